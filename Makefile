@@ -1,0 +1,55 @@
+# Everything below makes its own virtual environment; the second time it is quick.
+# `make help` lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# Settings of pip that come from outside (PIP_INDEX_URL, PIP_CERT, …) stay in force.
+export PIP_ROOT_USER_ACTION ?= ignore
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench lock clean
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+run: $(VENV)/.runtime ## Show kakoi's main job: judging commands
+	@scripts/demo
+
+test: $(VENV)/.dev ## Set up what the tests need, then run every test
+	scripts/setup
+	$(BIN)/python -m pytest -n auto
+
+check: $(VENV)/.dev ## Lint, types, import direction, size budgets, documents
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(wildcard src tests bench)
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_docs.py tests/test_public_names.py
+
+bench: $(VENV)/.dev ## Run the benchmarks
+	@set -e; for script in bench/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+lock: ## Recompile requirements/*.txt (UPGRADE=--upgrade for newer releases)
+	PYTHON=$(PYTHON) scripts/lock $(UPGRADE)
+
+clean: ## Remove the virtual environment and every cache
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is written last, so that an interrupted set-up is done again.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit("kakoi needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: requirements/runtime.txt requirements/build.txt pyproject.toml | $(VENV)/.made
+	$(BIN)/pip install --quiet --require-hashes -r requirements/runtime.txt -r requirements/build.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/.made
+	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@

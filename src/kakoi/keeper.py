@@ -1,0 +1,397 @@
+"""The program that stands above one command and ends everything below it.
+
+    python3 -I -S keeper.py LINE        keep the command that is asked for on descriptor LINE
+    python3 -I -S keeper.py end PID     end the command of keeper PID, which no longer answers
+
+Standard library only, Python >= 3.8, no import of kakoi: it is started by its path.
+
+    our process ──line── guard ──report── second ── the command ── whatever it starts
+
+The guard and its second are *child subreapers*: an orphan below them becomes their child, not
+init's. The second starts the command with our standard streams and waits for it. The guard
+watches the line, the clock and the second. When the command exits, the time is up, the line ends
+(we cancel, or we are dead) or the second is killed, the guard stops and kills everything below
+itself until it has no child left; then it writes one record on the line and exits.
+Two of them, because a command may kill its parent: the orphans then still have the guard.
+
+The request on the line is a length of ten digits and that many bytes: fields joined by NUL,
+namely the timeout in ms (0: none), how long the end may take in ms, the working directory (empty:
+ours), the number of arguments, the arguments, and NAME=VALUE for each variable.
+The record is one line, `kind number duration_ms cpu_ms max_rss_kib ended survivors`:
+
+    exited CODE, signalled SIGNAL, timed_out 0, cancelled 0, second_lost 0
+    no_cwd, no_program, no_start, no_keeper ERRNO    nothing was started
+
+`ended` counts the processes that had to be killed, `survivors` those that could not be.
+"""
+
+from __future__ import annotations
+
+# Not `signal`: its enums would be a third of our start-up time.
+import _signal as signal  # type: ignore[import-not-found]
+import ctypes
+import errno
+import os
+import select
+import sys
+import time
+
+TYPE_CHECKING = False  # `typing` would cost more than this whole module.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+
+_SWEEPS = 100
+_LONGEST_WAIT_MS = 3_600_000
+_PATIENCE_FROM_OUTSIDE_S = 10.0
+
+
+class Request:
+    """What to run, and for how long."""
+
+    def __init__(self, body: bytes) -> None:
+        fields = body.split(b"\0")
+        self.timeout_s = int(fields[0]) / 1000
+        self.patience_s = int(fields[1]) / 1000
+        self.cwd = fields[2]
+        arguments_end = 4 + int(fields[3])
+        self.argv = fields[4:arguments_end]
+        self.env = dict(entry.split(b"=", 1) for entry in fields[arguments_end:])
+
+
+class Tally:
+    """What the reaped processes used, and how many had to be killed."""
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self.max_rss_kib = 0
+        self.ended: set[int] = set()
+        self.survivors = 0
+
+    def add(self, cpu_s: float, max_rss_kib: int) -> None:
+        self.cpu_s += cpu_s
+        self.max_rss_kib = max(self.max_rss_kib, max_rss_kib)
+
+
+class Process:
+    """What /proc said about a process. The moment of its birth tells it from a namesake."""
+
+    __slots__ = ("alive", "born", "parent", "pid", "still")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # The name in parentheses may hold anything, closing parentheses included.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid = pid
+        self.parent = int(fields[1])
+        self.born = int(fields[19])
+        # A zombie with threads is a main thread that ended before the others.
+        self.alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
+        self.still = fields[0] in (b"T", b"t") or not self.alive
+
+
+def main() -> None:
+    become_keeper()
+    if sys.argv[1] == "end":
+        end_from_outside(int(sys.argv[2]))
+    else:
+        keep(int(sys.argv[1]))
+    os._exit(0)
+
+
+def become_keeper() -> None:
+    """Nothing but SIGKILL ends a keeper, and nobody may look into it or at its descriptors."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGCHLD])
+    prctl(_PR_SET_DUMPABLE, 0)
+
+
+def prctl(option: int, argument: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, *map(ctypes.c_ulong, (argument, 0, 0, 0))) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def keep(line: int) -> None:
+    os.set_inheritable(line, False)
+    with open(line, "rb", closefd=False) as file:
+        size = int(file.read(10) or 0)
+        body = file.read(size)
+    if not body or len(body) < size:
+        return  # Cancelled before it began.
+    request = Request(body)
+    try:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        if look(os.getpid()) is None:
+            raise FileNotFoundError(errno.ENOENT, "/proc is not mounted")
+        report, report_end = os.pipe()
+        second = os.fork()
+    except (AttributeError, OSError) as error:
+        answer(line, b"no_keeper", getattr(error, "errno", errno.ENOSYS), 0, Tally())
+        return
+    if second == 0:
+        os.close(line)
+        run_command(request, report_end)
+    os.close(report_end)
+    leave_streams()
+    guard(request, line, report, second)
+
+
+def leave_streams() -> None:
+    """Give up the command's streams: its readers must not wait for us."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+def run_command(request: Request, report: int) -> None:
+    """Report how the command ended, or why it did not start; never returns."""
+    failing = b"no_keeper"
+    try:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        failing = b"no_cwd"
+        if request.cwd:
+            os.chdir(request.cwd)
+        failing = b"no_program"
+        program = find_program(request.argv[0], request.env.get(b"PATH", os.defpath.encode()))
+        failing = b"no_start"
+        started = time.monotonic()
+        command = os.posix_spawn(
+            program,
+            request.argv,
+            request.env,
+            setsid=True,
+            setsigmask=[],
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+        )
+    except OSError as error:
+        os.write(report, b"%s %d 0 0 0" % (failing, error.errno or 0))
+        os._exit(0)
+    leave_streams()
+    tally = Tally()
+    kind, number = wait_for(command, tally)
+    spent = ((time.monotonic() - started) * 1000, tally.cpu_s * 1000, tally.max_rss_kib)
+    os.write(report, b"%s %d %d %d %d" % (kind, number, *spent))
+    os._exit(0)
+
+
+def find_program(name: bytes, path: bytes) -> bytes:
+    """Where the program is. Only absolute folders count: "." on PATH runs what lies around."""
+    if b"/" in name:
+        return name
+    found = errno.ENOENT
+    for folder in path.split(b":"):
+        candidate = folder + b"/" + name
+        if folder.startswith(b"/") and os.path.isfile(candidate):
+            if os.access(candidate, os.X_OK):
+                return candidate
+            found = errno.EACCES
+    raise OSError(found, os.strerror(found))
+
+
+def wait_for(command: int, tally: Tally) -> tuple[bytes, int]:
+    """Reap whatever ends, orphans too, until the command does; say how it did."""
+    while True:
+        pid, status, usage = os.wait4(-1, 0)
+        tally.add(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+        if pid == command:
+            break
+    if os.WIFSIGNALED(status):
+        return b"signalled", os.WTERMSIG(status)
+    return b"exited", os.WEXITSTATUS(status)
+
+
+def guard(request: Request, line: int, report: int, second: int) -> None:
+    tally = Tally()
+    try:
+        said = watch(line, report, request.timeout_s) or b"second_lost 0 0 0 0"
+    finally:
+        end_below_us(second, tally, request.patience_s)
+    kind, *numbers = said.split()
+    number, duration_ms, cpu_ms, max_rss_kib = map(int, numbers)
+    tally.add(cpu_ms / 1000, max_rss_kib)
+    answer(line, kind, number, duration_ms, tally)
+
+
+def watch(line: int, report: int, timeout_s: float) -> bytes:
+    """What the second reports (nothing if it was killed), or that it is time to end it all."""
+    poll = select.poll()
+    for fd in (report, line, open_pidfd(os.getppid())):
+        # Our process too: a child that it forked may hold the line open longer than it lives.
+        if fd is not None:
+            poll.register(fd, select.POLLIN)
+    started = time.monotonic()
+    spent_ms = 0.0
+    while True:
+        left_ms = timeout_s * 1000 - spent_ms if timeout_s else _LONGEST_WAIT_MS
+        ready = {fd for fd, _ in poll.poll(min(max(left_ms, 0), _LONGEST_WAIT_MS))}
+        spent_ms = (time.monotonic() - started) * 1000
+        if report in ready:
+            # The second is about to exit; without it there is most often nothing left to end.
+            signal.sigtimedwait([signal.SIGCHLD], 0.02)
+            return os.read(report, 4096)
+        if ready:
+            return b"cancelled 0 %d 0 0" % spent_ms
+        if left_ms <= 0:
+            return b"timed_out 0 %d 0 0" % spent_ms
+
+
+def answer(line: int, kind: bytes, number: int, duration_ms: int, tally: Tally) -> None:
+    used = (tally.cpu_s * 1000, tally.max_rss_kib, len(tally.ended), tally.survivors)
+    os.write(line, b"%s %d %d %d %d %d %d\n" % (kind, number, duration_ms, *used))
+
+
+def end_below_us(second: int, tally: Tally, patience_s: float) -> None:
+    """Stop, kill and reap until we have no child: every orphan below becomes our child."""
+    give_up = time.monotonic() + patience_s
+    pause_s = 0.001
+    while not reap(second, tally):
+        tally.ended.update(kill_below(os.getpid()))
+        tally.ended.discard(second)
+        if reap(second, tally):
+            return
+        if time.monotonic() > give_up:
+            tally.survivors = sum(process.alive for process in below(os.getpid()))
+            return
+        signal.sigtimedwait([signal.SIGCHLD], pause_s)
+        pause_s = min(pause_s * 2, 0.05)
+
+
+def reap(second: int, tally: Tally) -> bool:
+    """Take in what has ended; True if no child is left."""
+    while True:
+        try:
+            pid, _, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return False
+        if pid != second:
+            tally.add(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+
+
+def end_from_outside(keeper: int) -> None:
+    """End what is below a keeper that was itself stopped, then the keeper."""
+    give_up = time.monotonic() + _PATIENCE_FROM_OUTSIDE_S
+    while any(process.alive for process in below(keeper)) and time.monotonic() < give_up:
+        kill_below(keeper)
+        time.sleep(0.001)
+    os.kill(keeper, signal.SIGKILL)
+
+
+def kill_below(root: int) -> set[int]:
+    """Kill what is below `root` and return it; what is stopped first cannot fork away."""
+    stopped: set[tuple[int, int]] = set()
+    for _ in range(_SWEEPS):
+        known = len(stopped)
+        for process in below(root):
+            identity = (process.pid, process.born)
+            if not process.still and identity not in stopped:
+                send(process, signal.SIGSTOP)
+                stopped.add(identity)
+        if len(stopped) == known:
+            break
+    doomed = [process for process in below(root) if process.alive]
+    for process in doomed:
+        send(process, signal.SIGKILL)
+    return {process.pid for process in doomed}
+
+
+def send(process: Process, number: int) -> None:
+    """Signal this very process, and not another one that has got its number since."""
+    pidfd = open_pidfd(process.pid)
+    try:
+        if not is_same(process):
+            return
+        if pidfd is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(pidfd, number)
+    except (PermissionError, ProcessLookupError):
+        pass  # Gone, or not ours to kill: the sweep after this one will tell.
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A handle on a process, or None where Python (3.8) or the kernel (before 5.3) has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def below(root: int) -> Iterator[Process]:
+    """Every descendant of `root`, a parent before its children are even looked for."""
+    # A kernel built without CONFIG_PROC_CHILDREN has no lists.
+    listed = os.path.exists(b"/proc/self/task/%d/children" % os.getpid())
+    return walk(root, list_children if listed else scan_for_children())
+
+
+def walk(root: int, children_of: Callable[[int], list[int]]) -> Iterator[Process]:
+    seen = {root}
+    parents = [look(root)]
+    for parent in parents:
+        if parent is None:
+            continue
+        children = [look(pid) for pid in children_of(parent.pid) if pid not in seen]
+        if not children or not is_same(parent):
+            continue
+        for child in children:
+            if child is not None and child.parent == parent.pid:
+                seen.add(child.pid)
+                yield child
+                parents.append(child)
+
+
+def is_same(process: Process) -> bool:
+    """Is the number still that process's own?"""
+    now = look(process.pid)
+    return now is not None and now.born == process.born
+
+
+def look(pid: int) -> Process | None:
+    stat = read_file(b"/proc/%d/stat" % pid)
+    return Process(pid, stat) if stat else None
+
+
+def list_children(pid: int) -> list[int]:
+    """The children of a process: each belongs to the thread that forked it."""
+    found: list[int] = []
+    for thread in list_folder(b"/proc/%d/task" % pid):
+        found += map(int, read_file(b"/proc/%d/task/%s/children" % (pid, thread)).split())
+    return found
+
+
+def scan_for_children() -> Callable[[int], list[int]]:
+    """The same from one look at every process there is."""
+    children: dict[int, list[int]] = {}
+    for name in list_folder(b"/proc"):
+        process = look(int(name)) if name.isdigit() else None
+        if process is not None:
+            children.setdefault(process.parent, []).append(process.pid)
+    return lambda pid: children.get(pid, [])
+
+
+def list_folder(path: bytes) -> list[bytes]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []  # Its process is gone.
+
+
+def read_file(path: bytes) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""  # Its process is gone.
+
+
+if __name__ == "__main__":
+    main()

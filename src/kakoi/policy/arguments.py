@@ -1,0 +1,151 @@
+"""Argument vectors → options and operands, by what is known of the program.
+
+A `Spec` says which options take a value, which spellings exist (so that GNU abbreviations are
+seen), and what an option or an operand does: its *effect*. The words themselves decide nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal as Choice
+from typing import NamedTuple
+
+from kakoi.policy.words import Word
+
+# Effects whose targets are checked wherever they point, and which do no harm by themselves.
+_TAME_EFFECTS = frozenset({"writes", "reads", "none", "git-changes", "sets"})
+Style = Choice["gnu", "posix", "single"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What is known of one program or subcommand.
+
+    `style` is how options are written: `gnu` (anywhere, clusters, abbreviations), `posix` (they end
+    at the first operand), `single` (`-name value`, no clusters). `skip` operands stand before what
+    `operands` speaks of. A `strict` spec knows every option: another one is an effect by itself.
+    """
+
+    style: Style = "gnu"
+    values: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+    flags: frozenset[str] = frozenset()
+    value_effects: Mapping[str, str] = field(default_factory=dict)
+    flag_effects: Mapping[str, str] = field(default_factory=dict)
+    operands: str = "reads"
+    skip: int = 0
+    strict: bool = False
+    reader: str = ""
+    subcommands: Mapping[str, "Spec"] = field(default_factory=dict)
+    spellings: frozenset[str] = frozenset()
+
+    @property
+    def has_traps(self) -> bool:
+        """Whether an option of this program can do something worth a rule."""
+        effects = (*self.value_effects.values(), *self.flag_effects.values())
+        return any(effect not in _TAME_EFFECTS for effect in effects)
+
+
+class Option(NamedTuple):
+    """One option as given: every name it may stand for, its word and its value."""
+
+    names: tuple[str, ...]
+    word: Word
+    value: Word | None
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Options, operands, and words that may turn out to be options at run time (`unsure`)."""
+
+    options: tuple[Option, ...]
+    operands: tuple[Word, ...]
+    unsure: tuple[Word, ...]
+
+    def named(self, *names: str) -> Option | None:
+        """The first option with one of these names."""
+        for option in self.options:
+            if any(name in names for name in option.names):
+                return option
+        return None
+
+
+def read_arguments(spec: Spec, words: Iterable[Word]) -> Arguments:
+    """Sort the words behind a program (or subcommand) into options and operands."""
+    reader = _Reader(spec, tuple(words))
+    reader.read()
+    return Arguments(tuple(reader.options), tuple(reader.operands), tuple(reader.unsure))
+
+
+class _Reader:
+    def __init__(self, spec: Spec, words: tuple[Word, ...]) -> None:
+        self.spec = spec
+        self.words = words
+        self.at = 0
+        self.options: list[Option] = []
+        self.operands: list[Word] = []
+        self.unsure: list[Word] = []
+
+    def read(self) -> None:
+        words = self.words
+        while self.at < len(words):
+            word = words[self.at]
+            self.at += 1
+            known = word.prefix if word.text is None else word.text
+            if known[:1] != "-":
+                # A quoted expansion is one word; an unquoted one can become any number of options.
+                if word.text is None and not known and any(not p.quoted for p in word.parts):
+                    self.unsure.append(word)
+                self.operands.append(word)
+                if self.spec.style == "posix":
+                    self.operands.extend(words[self.at :])
+                    return
+            elif known == "--" and word.text is not None:
+                self.operands.extend(words[self.at :])
+                return
+            elif known == "-" and word.text is not None:
+                self.operands.append(word)
+            elif known[:2] == "--" or self.spec.style == "single":
+                self.long(word, known)
+            else:
+                self.cluster(word, known)
+
+    def long(self, word: Word, known: str) -> None:
+        name, equals, _ = known.partition("=")
+        if word.text is None and not equals:
+            self.unsure.append(word)
+        names = self.possible(name)
+        value = word.after(len(name) + 1) if equals else None
+        if value is None and not self.spec.values.isdisjoint(names):
+            value = self.next_word()
+        self.options.append(Option(names, word, value))
+
+    def possible(self, name: str) -> tuple[str, ...]:
+        spec = self.spec
+        if spec.style == "single":
+            bare = "-" + name.lstrip("-")
+            return (bare,) if bare == name else (name, bare)
+        if name in spec.spellings or not spec.spellings:
+            return (name,)
+        full = tuple(each for each in spec.spellings if each.startswith(name))
+        return full if full and len(name) > 2 else (name,)
+
+    def cluster(self, word: Word, known: str) -> None:
+        spec = self.spec
+        for index, char in enumerate(known[1:], 1):
+            name = "-" + char
+            if name in spec.values or name in spec.optional:
+                rest = index + 1 < len(known) or word.text is None
+                value = word.after(index + 1) if rest else None
+                if value is None and name in spec.values:
+                    value = self.next_word()
+                self.options.append(Option((name,), word, value))
+                return
+            self.options.append(Option((name,), word, None))
+        if word.text is None:
+            self.unsure.append(word)
+
+    def next_word(self) -> Word | None:
+        if self.at >= len(self.words):
+            return None
+        self.at += 1
+        return self.words[self.at - 1]

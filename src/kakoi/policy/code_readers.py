@@ -1,0 +1,127 @@
+"""Readers for programs that carry a program of another language: sed, awk, python -c and its like."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kakoi.policy.awk import awk_effects
+from kakoi.policy.embedded import EmbeddedEffect
+from kakoi.policy.inline_code import inline_code_effects
+from kakoi.policy.programs import Effect, Invocation
+from kakoi.policy.sed import sed_effects
+from kakoi.policy.shell_readers import ASSIGNED, Reader
+from kakoi.policy.words import Expansion, Word, literal_word
+
+
+def _embedded(found: Iterable[EmbeddedEffect], word: Word) -> list[Effect]:
+    """What an embedded program does, at the place where it stands."""
+    effects: list[Effect] = []
+    for each in found:
+        kind = f"program-{each.effect.value}"
+        target = each.target
+        if each.effect.value in ("writes", "reads") and target is not None:
+            effects.append(Effect(f"program-{each.effect.value}", word, text=target))
+            effects.append(Effect(each.effect.value, literal_word(target, word.start, word.end)))
+        else:
+            effects.append(Effect(kind, word, text=target or ""))
+    return effects
+
+
+def read_sed(invocation: Invocation) -> list[Effect]:
+    """sed's scripts: the first operand, or every `-e`."""
+    arguments = invocation.arguments
+    given = [
+        option.value
+        for option in arguments.options
+        if option.value is not None and {"-e", "--expression"} & set(option.names)
+    ]
+    from_file = arguments.named("-f", "--file") is not None
+    operands = arguments.operands
+    if not given and not from_file:
+        given, operands = list(operands[:1]), operands[1:]
+    found = [Effect("reads", word) for word in operands]
+    if any(word.text is None for word in given):
+        for word in given:
+            if word.text is None:
+                found.extend(_dynamic_sed(word))
+        return found
+    if given:
+        script = "\n".join(word.text or "" for word in given)
+        found.extend(_embedded(sed_effects(script), given[0]))
+    return found
+
+
+def _dynamic_sed(word: Word) -> list[Effect]:
+    """A script with expansions in it: judged with an inert word in their place, else unclear."""
+    stand_in = "".join("x" if isinstance(p, Expansion) else p.text for p in word.parts)
+    effects = _embedded(sed_effects(stand_in), word)
+    # At the very start or end an expansion could add a command of its own.
+    if isinstance(word.parts[-1], Expansion) or isinstance(word.parts[0], Expansion):
+        effects.append(Effect("unclear-program", word))
+    return effects
+
+
+def read_awk(invocation: Invocation) -> list[Effect]:
+    """awk's program: the first operand, unless `-f` names a file."""
+    arguments = invocation.arguments
+    if arguments.named("-f", "--file", "-E", "--exec"):
+        return [Effect("reads", word) for word in arguments.operands]
+    given = [
+        option.value
+        for option in arguments.options
+        if option.value is not None and {"-e", "--source"} & set(option.names)
+    ]
+    operands = arguments.operands
+    if not given:
+        given, operands = list(operands[:1]), operands[1:]
+    found = [Effect("reads", w) for w in operands if not ASSIGNED.match(w.prefix)]
+    for word in given:
+        stand_in = "".join("0" if isinstance(p, Expansion) else p.text for p in word.parts)
+        found.extend(_embedded(awk_effects(stand_in), word))
+        if word.text is None and len(word.parts) == 1:
+            found.append(Effect("unclear-program", word))
+    return found
+
+
+_CODE_FLAGS: Final = {
+    "python": ("-c",), "node": ("-e", "--eval", "-p", "--print", "-pe"), "ruby": ("-e",),
+    "perl": ("-e", "-E"), "php": ("-r",),
+}  # fmt: skip
+
+
+def code_reader(language: str) -> Reader:
+    """A reader for `python -c CODE` and its like, `-m MODULE`, and programs on standard input."""
+    flags = _CODE_FLAGS[language]
+
+    def read(invocation: Invocation) -> list[Effect]:
+        arguments = invocation.arguments
+        found: list[Effect] = []
+        texts = [o.value for o in arguments.options if o.value and set(flags) & set(o.names)]
+        for word in texts:
+            found.extend(code_effects(language, word))
+        module = arguments.named("-m")
+        if module is not None and module.value and module.value.static in ("venv", "virtualenv"):
+            found += [Effect("writes", w) for w in arguments.operands if w.prefix[:1] != "-"]
+        if texts or arguments.named("-m", "--version", "-V", "-v", "--help", "-h", "--check", "--test"):
+            return found
+        if not arguments.operands or arguments.operands[0].static == "-":
+            found.append(Effect("runs-stdin", invocation.words[0], text=language))
+        else:
+            found.append(Effect("runs-code-file", arguments.operands[0], text=language))
+        return found
+
+    return read
+
+
+def code_effects(language: str, word: Word) -> list[Effect]:
+    """What a piece of code does, as far as its text shows."""
+    if word.text is None and len(word.parts) == 1:
+        return [Effect("unclear-program", word)]
+    stand_in = "".join("0" if isinstance(p, Expansion) else p.text for p in word.parts)
+    return _embedded(inline_code_effects(language, stand_in), word)
+
+
+CODE_READERS: Final[dict[str, Reader]] = {
+    "sed": read_sed,
+    "awk": read_awk,
+    **{language: code_reader(language) for language in _CODE_FLAGS},
+}

@@ -1,0 +1,146 @@
+"""The effects of one invocation: from its spec, and from the reader of its own language."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kakoi.policy.arguments import Option
+from kakoi.policy.code_readers import CODE_READERS
+from kakoi.policy.programs import Effect, Invocation
+from kakoi.policy.shell_readers import SHELL_READERS, Reader
+from kakoi.policy.tool_readers import TOOL_READERS
+
+_READERS: Final[Mapping[str, Reader]] = {**SHELL_READERS, **CODE_READERS, **TOOL_READERS}
+_PATH_OPERANDS: Final = frozenset({"reads", "writes", "deletes", "sets"})
+_RUNNING_OPERANDS: Final = frozenset({"runs", "runs-package", "runs-project"})
+_HARMLESS_GIT_SETTINGS: Final = re.compile(
+    r"(?:color\.[\w.]+|core\.(?:quotepath|abbrev|autocrlf|ignorecase|safecrlf|longpaths|precomposeunicode)"
+    r"|diff\.(?:renames|renamelimit|algorithm|noprefix|mnemonicprefix|context|wserrorhighlight)"
+    r"|log\.\w+|advice\.\w+|user\.(?:name|email)|init\.defaultbranch|column\.\w+|status\.\w+"
+    r"|safe\.directory|commit\.gpgsign|tag\.gpgsign|fetch\.prune|pull\.(?:rebase|ff)|merge\.conflictstyle"
+    r"|blame\.\w+|grep\.\w+|http\.sslverify|protocol\.version|gc\.auto|core\.pager=(?:cat)?)(?:=.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_HARMLESS_CMAKE: Final = frozenset(
+    "capabilities cat compare_files copy copy_directory copy_if_different create_symlink echo "
+    "echo_append environment make_directory md5sum sha256sum tar touch true false rename".split()
+)
+
+
+def effects_of(invocation: Invocation) -> list[Effect]:
+    """Everything the invocation's words do that a rule may have an opinion on."""
+    spec = invocation.spec
+    found: list[Effect] = []
+    for option in invocation.arguments.options:
+        found.extend(_option_effects(invocation, option))
+    reader = _READERS.get(spec.reader)
+    if reader is not None:
+        found.extend(reader(invocation))
+    found.extend(_operand_effects(invocation))
+    if spec.has_traps:
+        found.extend(Effect("unclear-option", word) for word in invocation.arguments.unsure)
+    return [refined for effect in found if (refined := _refine(effect, invocation)) is not None]
+
+
+def _option_effects(invocation: Invocation, option: Option) -> list[Effect]:
+    spec = invocation.spec
+    found = [
+        Effect(spec.flag_effects[name], option.word)
+        for name in option.names
+        if name in spec.flag_effects
+    ]
+    if option.value is not None:
+        found += [
+            Effect(spec.value_effects[name], option.value)
+            for name in option.names
+            if name in spec.value_effects
+        ]
+    if spec.strict and not found:
+        known = spec.values | spec.optional | spec.flags
+        if known.isdisjoint(option.names):
+            found.append(Effect("unknown-option", option.word))
+    return found
+
+
+def _operand_effects(invocation: Invocation) -> list[Effect]:
+    kind = invocation.spec.operands
+    operands = invocation.arguments.operands[invocation.spec.skip :]
+    if kind in _PATH_OPERANDS:
+        return [Effect(kind, word) for word in operands]
+    if kind in _RUNNING_OPERANDS:
+        return [Effect("runs", operands[0], operands, kind)] if operands else []
+    if kind in ("copies", "moves"):
+        into = invocation.arguments.named("-t", "--target-directory")
+        sources = operands if into or len(operands) < 2 else operands[:-1]
+        found = [Effect("reads" if kind == "copies" else "deletes", word) for word in sources]
+        return found + [Effect("writes", word) for word in operands[len(sources) :]]
+    if kind == "input-output":
+        return [Effect("writes" if at else "reads", word) for at, word in enumerate(operands)]
+    if kind == "git-urls":
+        return [Effect("runs-hook", w) for w in operands if w.prefix.startswith(("ext::", "fd::"))]
+    return []
+
+
+# ── effects that depend on the value they carry ──────────────────────────────────────────────
+
+
+def _refine(effect: Effect, invocation: Invocation) -> Effect | None:
+    """The effect as the rules know it; None when its value makes it harmless."""
+    if effect.kind == "none":
+        return None
+    refine = _REFINEMENTS.get(effect.kind)
+    kind = refine(effect, invocation) if refine else effect.kind
+    if kind is None:
+        return None
+    if kind == "runs-rest":
+        at = invocation.words.index(effect.word)
+        return Effect("runs", effect.word, invocation.words[at:], "xargs")
+    return effect if kind == effect.kind else Effect(kind, effect.word, effect.argv, effect.text)
+
+
+def _http_method(effect: Effect, _: Invocation) -> str | None:
+    return None if (effect.word.static or "").upper() in ("GET", "HEAD", "OPTIONS") else "sends"
+
+
+def _sends(_: Effect, invocation: Invocation) -> str:
+    # With -G curl puts the data into the address of a GET.
+    return "sends-query" if invocation.arguments.named("-G", "--get") else "sends"
+
+
+def _git_setting(effect: Effect, _: Invocation) -> str | None:
+    text = effect.word.text if effect.word.text is not None else effect.word.prefix
+    return None if _HARMLESS_GIT_SETTINGS.fullmatch(text) else "runs-hook"
+
+
+def _protocol(effect: Effect, _: Invocation) -> str | None:
+    return None if re.fullmatch(r"[=+,]*(?:https?[=+,]*)+", effect.word.static or "") else "odd-scheme"
+
+
+def _awk_include(effect: Effect, _: Invocation) -> str:
+    return "in-place" if effect.word.static == "inplace" else "loads"
+
+
+def _cmake_command(effect: Effect, invocation: Invocation) -> str | None:
+    leaves = any(word.prefix.startswith(("/", "~", "..")) for word in invocation.words)
+    return None if effect.word.static in _HARMLESS_CMAKE and not leaves else "runs-hook"
+
+
+def _makefile(effect: Effect, _: Invocation) -> str | None:
+    # Rules that arrive on a pipe were read by nobody.
+    return "runs-hook" if effect.word.text in ("-", "/dev/stdin", None) else None
+
+
+def _archive(_: Effect, __: Invocation) -> None:
+    return None  # read_tar knows whether it is written or read
+
+
+_REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = {
+    "http-method": _http_method,
+    "sends": _sends,
+    "git-setting": _git_setting,
+    "protocol": _protocol,
+    "awk-include": _awk_include,
+    "cmake-command": _cmake_command,
+    "makefile": _makefile,
+    "archive": _archive,
+}

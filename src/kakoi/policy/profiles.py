@@ -1,0 +1,207 @@
+"""Profiles → Policy: read the data, apply a user's lists, check every rule's examples."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from kakoi.errors import ConfigurationError
+from kakoi.policy.catalogue import ALIASES, COMMANDS, allowed_commands_text, category_of
+from kakoi.policy.decide import decide
+from kakoi.policy.programs import load_data
+from kakoi.policy.rules import Entry, Policy, Rule, Verdict
+
+DEFAULT_PROFILE: Final = "coding-agent"
+PROFILES: Final = ("coding-agent", "bash-executor", "shell")
+_RULE_KEYS: Final = frozenset(
+    "id verdict reason hint commands effects flags operands match not_match".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedCommands:
+    """Spec A's `allowed_commands` block: additions to the default list, removals, or another list."""
+
+    use_default: bool = True
+    additional: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    custom_list: tuple[str, ...] = ()
+
+
+def load_policy(
+    profile: str = DEFAULT_PROFILE,
+    *,
+    allowed: AllowedCommands | None = None,
+    roots: Sequence[str] = (),
+    origin: str = "call",
+) -> Policy:
+    """The policy of a profile with a user's lists applied. Denied programs stay denied."""
+    policy = _shipped(profile)
+    if allowed is not None:
+        policy = _with_lists(policy, allowed, origin)
+    return replace(policy, roots=tuple(roots)) if roots else policy
+
+
+def tightened(
+    policy: Policy, *, exclude: Iterable[str] = (), rules: Iterable[Mapping[str, Any]] = (), origin: str
+) -> Policy:
+    """`policy` with commands removed and rules added. A rule that allows is an error: a project's
+    own file is written by strangers and can only tighten."""
+    added = tuple(rule_from(rule, origin) for rule in rules)
+    for rule in added:
+        if rule.verdict is Verdict.ALLOW:
+            raise ConfigurationError(
+                f"{origin}: rule {rule.id!r} allows, but this file can only tighten the policy",
+                hint="use `ask` or `deny`, or put the rule into your own settings",
+            )
+    removed = set(exclude)
+    entries = {name: entry for name, entry in policy.entries.items() if name not in removed}
+    tighter = replace(
+        policy,
+        entries=entries,
+        rules=policy.rules + added,
+        origins=(*policy.origins, origin),
+    )
+    check_examples(tighter, added)
+    return tighter
+
+
+def rule_from(data: Mapping[str, Any], origin: str) -> Rule:
+    """A rule from its settings, strictly: an unknown key or verdict is an error with the nearest name."""
+    name = str(data.get("id", "?"))
+    for key in data:
+        if key not in _RULE_KEYS:
+            raise ConfigurationError(f"{origin}: rule {name!r}: unknown key {key!r}{_nearest(key, _RULE_KEYS)}")
+    for key in ("id", "verdict", "reason"):
+        if not data.get(key):
+            raise ConfigurationError(f"{origin}: rule {name!r}: {key!r} is missing")
+    try:
+        verdict = Verdict(data["verdict"])
+    except ValueError:
+        verdicts = tuple(v.value for v in Verdict)
+        given = str(data["verdict"])
+        raise ConfigurationError(
+            f"{origin}: rule {name!r}: verdict is {given!r}{_nearest(given, verdicts)}",
+            hint="use allow, ask or deny",
+        ) from None
+    return Rule(
+        id=name,
+        verdict=verdict,
+        reason=str(data["reason"]),
+        hint=str(data.get("hint", "")),
+        commands=frozenset(_words(data.get("commands"))),
+        effects=frozenset(_words(data.get("effects"))),
+        flags=frozenset(_words(data.get("flags"))),
+        operands=tuple(_texts(data.get("operands"))),
+        match=tuple(_texts(data.get("match"))),
+        not_match=tuple(_texts(data.get("not_match"))),
+        origin=origin,
+    )
+
+
+def check_examples(policy: Policy, rules: Iterable[Rule]) -> None:
+    """Hold each rule against its own examples; a rule that misses one does not mean what it says."""
+    for rule in rules:
+        for example in rule.match:
+            if not _finds(policy, rule, example):
+                raise ConfigurationError(
+                    f"{rule.origin}: rule {rule.id!r} does not match its example {example!r}"
+                )
+        for example in rule.not_match:
+            if _finds(policy, rule, example):
+                raise ConfigurationError(
+                    f"{rule.origin}: rule {rule.id!r} matches {example!r}, which it must not"
+                )
+
+
+def prompt_commands(policy: Policy) -> str:
+    """The list of commands for the prompt: what is advertised, by category."""
+    return allowed_commands_text(
+        {entry.command: entry.category for entry in policy.entries.values() if entry.category}
+    )
+
+
+def _finds(policy: Policy, rule: Rule, example: str) -> bool:
+    return any(finding.rule == rule.id for finding in decide(policy, example).findings)
+
+
+@lru_cache(maxsize=len(PROFILES))
+def _shipped(profile: str) -> Policy:
+    if profile not in PROFILES:
+        raise ConfigurationError(
+            f"there is no profile {profile!r}{_nearest(profile, PROFILES)}",
+            hint=f"the profiles are {', '.join(PROFILES)}",
+        )
+    data = _profile_data(profile)
+    shared = [rule_from(rule, "rules.yaml") for rule in _profile_data("rules")["rules"]]
+    own = [rule_from(rule, f"{profile}.yaml") for rule in data.get("rules", ())]
+    without = set(data.get("without", ()))
+    entries = dict(_entries(data, profile))
+    policy = Policy(
+        name=profile,
+        entries=entries,
+        rules=tuple(rule for rule in (*shared, *own) if rule.id not in without),
+        block_patterns=tuple(data.get("block_patterns", ())),
+        origins=(f"profile {profile}",),
+    )
+    if profile == DEFAULT_PROFILE:
+        check_examples(policy, policy.rules)
+    else:
+        check_examples(policy, own)
+    return policy
+
+
+@lru_cache(maxsize=len(PROFILES) + 1)
+def _profile_data(name: str) -> Mapping[str, Any]:
+    return load_data("profiles", only=name)
+
+
+def _entries(data: Mapping[str, Any], profile: str) -> Iterable[tuple[str, Entry]]:
+    origin = f"profile {profile}"
+    if data.get("catalogue"):
+        for category, commands in COMMANDS.items():
+            for command in commands:
+                yield from _with_aliases(command, category, origin)
+    for verdict, key in ((Verdict.ALLOW, "allow"), (Verdict.ASK, "ask")):
+        for group in data.get(key, ()):
+            for command in _words(group["commands"]):
+                yield command, Entry(command, verdict, "", group["reason"], origin)
+
+
+def _with_aliases(command: str, category: str, origin: str) -> Iterable[tuple[str, Entry]]:
+    yield command, Entry(command, Verdict.ALLOW, category, "", origin)
+    for alias in ALIASES.get(command, ()):
+        yield alias, Entry(alias, Verdict.ALLOW, "", f"another name of {command}", origin)
+
+
+def _with_lists(policy: Policy, allowed: AllowedCommands, origin: str) -> Policy:
+    entries = dict(policy.entries) if allowed.use_default else {}
+    chosen = allowed.additional if allowed.use_default else allowed.custom_list
+    for command in chosen:
+        name = " ".join(command.split())
+        if not name:
+            raise ConfigurationError(f"{origin}: an allowed command is empty")
+        for each, entry in _with_aliases(name, category_of(name), origin):
+            entries[each] = entry
+    if allowed.use_default:
+        for command in allowed.exclude:
+            for name in (command, *ALIASES.get(command, ())):
+                entries.pop(name, None)
+    return replace(policy, entries=entries, origins=(*policy.origins, origin))
+
+
+def _words(given: Any) -> list[str]:
+    """A list, or a string of words."""
+    if given is None:
+        return []
+    return given.split() if isinstance(given, str) else [str(each) for each in given]
+
+
+def _texts(given: Any) -> list[str]:
+    return [] if given is None else [given] if isinstance(given, str) else [str(e) for e in given]
+
+
+def _nearest(given: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(given, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

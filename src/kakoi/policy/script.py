@@ -1,0 +1,119 @@
+"""The shell text, taken apart: every simple command, redirect and assignment, wherever it stands.
+
+A `Script` is flat. What a command's place in the text means for a decision is kept as facts on
+the command: which others feed its standard input, which subshell it lives in, whether it stands
+in a function. Text that cannot be taken apart is `Unreadable`, with the reason.
+"""
+
+from dataclasses import dataclass
+
+from kakoi.policy.words import Word
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`NAME=value`, before a command, alone, or given to `export` and its like."""
+
+    name: str
+    value: Word | None
+    elements: tuple[Word, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """`2>file`, `<<EOF`, `<<<text`; `body` is the text of a heredoc or here-string."""
+
+    operator: str
+    descriptor: str
+    target: Word
+    body: Word | None
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One simple command, with its words after brace expansion.
+
+    `feeders` are the commands whose output is its standard input; `scope` is the path of subshells
+    it lives in; `function` names the body it stands in; `certain` says that the top level reaches
+    it in order, whatever the conditions; `background` that nobody waits for it.
+    """
+
+    words: tuple[Word, ...]
+    assignments: tuple[Assignment, ...]
+    redirects: tuple[Redirect, ...]
+    start: int
+    end: int
+    feeders: tuple[int, ...] = ()
+    scope: tuple[int, ...] = ()
+    function: str = ""
+    certain: bool = True
+    background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function: how many commands were seen before it, and whether it is defined for certain."""
+
+    name: str
+    start: int
+    end: int
+    before: int
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A variable set by other means than an assignment: `for`, `select`, `${x:=…}`."""
+
+    name: str
+    values: tuple[Word, ...] | None
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """A construct that makes text into commands at run time; no list of commands can show it.
+
+    `pointer` is the variable whose value an indirect expansion takes for a name.
+    """
+
+    what: str
+    start: int
+    end: int
+    pointer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Everything a piece of shell text can start, set or redirect; `empty` when it is only blanks or comments."""
+
+    text: str
+    commands: tuple[Command, ...]
+    definitions: tuple[Definition, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+    traps: tuple[Trap, ...] = ()
+    empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Why the text cannot be taken apart, and where."""
+
+    reason: str
+    start: int
+    end: int
+
+
+def covering(
+    words: tuple[Word, ...],
+    assignments: tuple[Assignment, ...],
+    redirects: tuple[Redirect, ...],
+) -> tuple[int, int]:
+    """The span of a simple command."""
+    spans = [(each.start, each.end) for each in (*assignments, *words) or redirects]
+    return min(s for s, _ in spans), max(e for _, e in spans)

@@ -1,0 +1,281 @@
+"""Readers for the shell's own builtins and for programs that start other programs.
+
+A reader takes an invocation whose arguments are a language of their own and gives its effects; the
+data in `programs/*.yaml` names the reader.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from kakoi.policy.programs import Effect, Invocation
+from kakoi.policy.words import Expands, Expansion, Word, literal_word, make_word
+
+Reader = Callable[[Invocation], list[Effect]]
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
+# Text that bash evaluates as an array subscript, and runs: `a[$(cmd)]`.
+_SUBSCRIPT: Final = re.compile(r"\[.*(?:\$\(|`|\$\{)", re.DOTALL)
+
+
+def placeholder(word: Word) -> Word:
+    """A word nobody knows yet, at the place of `word`."""
+    return make_word((Expansion(Expands.VARIABLE, True),), word.start, word.end)
+
+
+# ── wrappers ─────────────────────────────────────────────────────────────────────────────────
+
+
+def read_env(invocation: Invocation) -> list[Effect]:
+    """`env -S 'cmd args'`, and `NAME=value…` before the command."""
+    found: list[Effect] = []
+    operands = invocation.arguments.operands
+    split = invocation.arguments.named("-S", "--split-string")
+    if split is not None and split.value is not None:
+        return [Effect("runs-split", split.value, operands)]
+    for at, word in enumerate(operands):
+        if not ASSIGNED.match(word.prefix):
+            found.append(Effect("runs", word, operands[at:]))
+            break
+        found.append(Effect("sets", word))
+    return found
+
+
+def read_watch(invocation: Invocation) -> list[Effect]:
+    """`watch` hands its words to `sh -c`, joined by blanks, unless told to exec them."""
+    operands = invocation.arguments.operands
+    if not operands:
+        return []
+    if invocation.arguments.named("-x", "--exec"):
+        return [Effect("runs", operands[0], operands)]
+    texts = [word.static for word in operands]
+    if any(text is None for text in texts):
+        return [Effect("hidden-text", operands[0])]
+    joined = literal_word(" ".join(str(t) for t in texts), operands[0].start, operands[-1].end)
+    return [Effect("runs-shell", joined)]
+
+
+def read_command(invocation: Invocation) -> list[Effect]:
+    """`command NAME…` runs it; `command -v NAME` only looks it up."""
+    operands = invocation.arguments.operands
+    if not operands or invocation.arguments.named("-v", "-V"):
+        return []
+    return [Effect("runs", operands[0], operands)]
+
+
+def read_xargs(invocation: Invocation) -> list[Effect]:
+    """xargs adds words nobody knows to the command, or puts them where `{}` stands."""
+    operands = invocation.arguments.operands
+    if not operands:
+        return []
+    option = invocation.arguments.named("-I", "-i", "--replace")
+    if option is None:
+        return [Effect("runs", operands[0], (*operands, placeholder(operands[-1])), "xargs")]
+    mark = (option.value.static if option.value else None) or "{}"
+    argv = tuple(_fill(word, mark) for word in operands)
+    return [Effect("runs", operands[0], argv, "xargs")]
+
+
+def _fill(word: Word, mark: str) -> Word:
+    """The word with `mark` replaced by something unknown."""
+    text = word.text
+    if text is None or mark not in text:
+        return word
+    head = text.split(mark)[0]
+    unknown = Expansion(Expands.VARIABLE, True)
+    parts = literal_word(head, 0, 0).parts if head else ()
+    return make_word((*parts, unknown), word.start, word.end)
+
+
+_FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_FIND_WRITES: Final = frozenset({"-fprint", "-fprint0", "-fprintf", "-fls"})
+_FIND_VALUES: Final = frozenset(
+    "-name -iname -path -ipath -wholename -iwholename -regex -iregex -lname -ilname -type -xtype "
+    "-size -mtime -atime -ctime -mmin -amin -cmin -newer -anewer -cnewer -perm -user -group -uid "
+    "-gid -maxdepth -mindepth -depth-max -printf -links -inum -samefile -fstype -used -context "
+    "-regextype -files0-from".split()
+)
+
+
+def read_find(invocation: Invocation) -> list[Effect]:
+    """find's expression: `-exec … ;`, `-delete`, `-fprint file`."""
+    words = invocation.words[1:]
+    found: list[Effect] = []
+    starts = _find_roots(words)
+    runs = any(word.static in _FIND_RUNS for word in words)
+    at = 0
+    while at < len(words):
+        word = words[at]
+        name = word.static if word.static is not None else word.prefix
+        at += 1
+        if name in _FIND_RUNS:
+            argv, at = _until_semicolon(words, at)
+            filled = tuple(_found_path(each, starts) for each in argv)
+            if filled:
+                found.append(Effect("runs", filled[0], filled, "find"))
+        elif name == "-delete":
+            found.append(Effect("mass-delete", word))
+            found += [Effect("deletes", start) for start in starts]
+        elif name in _FIND_WRITES and at < len(words):
+            found.append(Effect("writes", words[at]))
+            at += 1
+        elif name in _FIND_VALUES or name.startswith("-newer"):
+            if runs:
+                found += [Effect("reads", value) for value in words[at : at + 1]]
+            at += 1
+        elif word.text is None and not word.prefix:
+            found.append(Effect("unclear-option", word))
+    return found + [Effect("reads", start) for start in starts]
+
+
+def _find_roots(words: tuple[Word, ...]) -> list[Word]:
+    roots: list[Word] = []
+    for word in words:
+        if word.static in ("-H", "-L", "-P"):
+            continue
+        if word.prefix[:1] in ("-", "(", "!"):
+            break
+        roots.append(word)
+    return roots
+
+
+def _until_semicolon(words: tuple[Word, ...], at: int) -> tuple[tuple[Word, ...], int]:
+    for end in range(at, len(words)):
+        if words[end].static == ";" or (
+            words[end].static == "+" and end > at and words[end - 1].static == "{}"
+        ):
+            return words[at:end], end + 1
+    return words[at:], len(words)
+
+
+def _found_path(word: Word, starts: list[Word]) -> Word:
+    """`{}` is a path below the start of the search; with one plain start we know how it begins."""
+    text = word.text
+    if text is None or "{}" not in text:
+        return word
+    known = starts[0].static if len(starts) == 1 else ("." if not starts else None)
+    if known and text.startswith("{}"):
+        known = known.rstrip("/") + "/" if known.strip("/") else "/"
+        unknown = Expansion(Expands.VARIABLE, True)
+        return make_word((*literal_word(known, 0, 0).parts, unknown), word.start, word.end)
+    return _fill(word, "{}")
+
+
+_SHELL_VALUES: Final = frozenset({"-o", "+o", "-O", "+O"})
+_SHELL_FILES: Final = frozenset({"--rcfile", "--init-file"})
+
+
+def read_shell(invocation: Invocation) -> list[Effect]:
+    """`sh -c TEXT`, `sh FILE`, or `sh` with its program on standard input."""
+    words = invocation.words
+    text = syntax_only = from_stdin = interactive = False
+    at = 1
+    while at < len(words):
+        known = words[at].prefix
+        if words[at].text is None and not known:
+            break
+        if known in _SHELL_FILES:
+            return [Effect("loads", words[at])]
+        if known[:1] not in "-+" or known in ("-", "--"):
+            at += known in ("-", "--")
+            break
+        if known in ("--version", "--help"):
+            return []
+        if not known.startswith("--"):
+            text = text or "c" in known[1:]
+            from_stdin = from_stdin or "s" in known[1:]
+            interactive = interactive or "i" in known[1:]
+            syntax_only = syntax_only or known == "-n"
+        # `-euo pipefail`: an `o` or `O` at the end of a cluster takes the next word.
+        at += 2 if known[-1:] in "oO" and not known.startswith("--") else 1
+    rest = words[at:]
+    found = [Effect("interactive-shell", words[0])] if interactive else []
+    if text:
+        return [*found, Effect("runs-shell", rest[0])] if rest else []
+    if not rest or from_stdin or rest[0].static == "-":
+        return [*found, Effect("runs-stdin", words[0], text="sh")]
+    if syntax_only:
+        return [Effect("reads", rest[0])]
+    return [*found, Effect("runs-file", rest[0])]
+
+
+# ── variables and shell state ────────────────────────────────────────────────────────────────
+
+
+def read_test(invocation: Invocation) -> list[Effect]:
+    """`test -v NAME` evaluates a subscript in NAME; everything else only compares."""
+    return [
+        Effect("hidden-text", word)
+        for word in invocation.words[1:]
+        if _SUBSCRIPT.search(word.shown) and "-v" in [w.static for w in invocation.words]
+    ]
+
+
+def read_names(invocation: Invocation) -> list[Effect]:
+    """Operands that name variables: `read`, `unset`, `export`, `getopts`, `mapfile`."""
+    return [
+        Effect("sets", word)
+        for word in invocation.arguments.operands
+        if word.text is None or not _NAME.fullmatch(word.text) or word.text.isupper()
+    ]
+
+
+def read_set(invocation: Invocation) -> list[Effect]:
+    """`set -euo pipefail` is fine; `set -k`, `-o posix` and such change what is read."""
+    found: list[Effect] = []
+    words = invocation.words[1:]
+    at = 0
+    while at < len(words):
+        text = words[at].static
+        if text == "--" or (text is not None and text[:1] not in "-+"):
+            break
+        if text is None or set(text[1:]) - set("aefhmnuvxCEHTBob"):
+            found.append(Effect("shell-state", words[at]))
+        if text is not None and text[-1:] == "o":
+            at += 1
+            if at < len(words) and words[at].static not in _SET_OPTIONS:
+                found.append(Effect("shell-state", words[at]))
+        at += 1
+    return found
+
+
+_SET_OPTIONS: Final = frozenset(
+    "errexit nounset pipefail xtrace verbose noglob noclobber allexport errtrace functrace "
+    "monitor notify noexec".split()
+)
+_SHOPTS: Final = frozenset(
+    "globstar nullglob dotglob nocaseglob nocasematch failglob inherit_errexit lastpipe "
+    "checkwinsize globasciiranges".split()
+)
+
+
+def read_shopt(invocation: Invocation) -> list[Effect]:
+    """`shopt -s globstar` is fine; `expand_aliases` and unknown options are not."""
+    arguments = invocation.arguments
+    if not arguments.named("-s", "-u"):
+        return []
+    return [Effect("shell-state", w) for w in arguments.operands if w.static not in _SHOPTS]
+
+
+def read_trap(invocation: Invocation) -> list[Effect]:
+    """`trap TEXT SIGNAL…`: the text is a command of its own."""
+    operands = invocation.arguments.operands
+    if not operands or (operands[0].static in ("-", "") and len(operands) > 1):
+        return []
+    return [Effect("runs-shell", operands[0])] if len(operands) > 1 else []
+
+
+SHELL_READERS: Final[dict[str, Reader]] = {
+    "env": read_env,
+    "watch": read_watch,
+    "command": read_command,
+    "xargs": read_xargs,
+    "find": read_find,
+    "shell": read_shell,
+    "test": read_test,
+    "names": read_names,
+    "set": read_set,
+    "shopt": read_shopt,
+    "trap": read_trap,
+}

@@ -1,0 +1,103 @@
+"""Which variables change what a command means, and which values of them are harmless."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from kakoi.policy.words import Literal, Word
+
+# Set, they make the shell, the loader, git or an interpreter run or read something else.
+_DENIED: Final = re.compile(
+    r"LD_.*|DYLD_.*|PATH|IFS|BASH_ENV|ENV|PS[0-4]|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|BASH_.*|SHELL|CDPATH"
+    r"|GLOBIGNORE|EXECIGNORE|FPATH|ZDOTDIR|POSIXLY_CORRECT|HISTFILE|GIT_.*|.*PAGER|.*EDITOR|VISUAL|BROWSER"
+    r"|LESSOPEN|LESSCLOSE|NODE_OPTIONS|NODE_PATH|PYTHONSTARTUP|PYTHONHOME|PYTHONINSPECT|PYTHONBREAKPOINT"
+    r"|PYTHONUSERBASE|PERL5OPT|PERL5LIB|PERL5DB|PERLLIB|RUBYOPT|RUBYLIB|PHPRC|PHP_INI_SCAN_DIR|JAVA_TOOL_OPTIONS"
+    r"|_JAVA_OPTIONS|JDK_JAVA_OPTIONS|RUSTC|RUSTC_WRAPPER|RUSTC_WORKSPACE_WRAPPER|CARGO_TARGET_.*_(?:RUNNER|LINKER)"
+    r"|CARGO_BUILD_.*|RUSTDOC|MAKEFLAGS|MAKEFILES|GNUMAKEFLAGS|GOROOT|GOENV|SSH_ASKPASS|SUDO_ASKPASS|GCONV_PATH"
+    r"|LOCPATH|NLSPATH|TAR_OPTIONS|RIPGREP_CONFIG_PATH|WGETRC|SYSTEM_WGETRC|CURL_HOME|NETRC|OPENSSL_CONF"
+    r"|OPENSSL_MODULES|OPENSSL_ENGINES|SSLKEYLOGFILE|TERMINFO.*|TERMCAP|MANPATH|MANOPT|LESS|MORE|SYSTEMD_.*"
+    r"|DOCKER_HOST|KUBECONFIG|DBUS_.*|XDG_CONFIG_DIRS|XDG_DATA_DIRS|BASH|COMP_.*|PIPESTATUS|DIRSTACK|FUNCNAME"
+    r"|AWKPATH|AWKLIBPATH|GREP_OPTIONS|SVN_SSH|CVS_RSH|RSYNC_RSH|EMACSLOADPATH|VIMINIT|EXINIT|INPUTRC"
+    r"|HOSTALIASES|RESOLV_.*|LOCALDOMAIN|MALLOC_.*|GCC_EXEC_PREFIX|COMPILER_PATH|COLLECT_.*|DEPENDENCIES_OUTPUT"
+    r"|NPM_CONFIG_(?:SCRIPT_SHELL|NODE_OPTIONS|GIT|GLOBALCONFIG|USERCONFIG|PREFIX|SHELL)"
+    r"|PIP_CONFIG_FILE|UV_CONFIG_FILE|BUNDLE_GEMFILE|GRADLE_USER_HOME|ANT_ARGS|M2_HOME|FZF_.*|TMUX|PSQLRC"
+)
+_ASKED: Final = re.compile(r"HOME|XDG_CONFIG_HOME|PYTHONPATH|CLASSPATH|GOFLAGS|.*_OPTS|RUSTFLAGS|CGO_.*|.*FLAGS")
+_COMPILERS: Final = re.compile(r"CC|CXX|LD|AR|AS|NM|RANLIB|STRIP|CPP|FC|HOSTCC|HOSTCXX|RUSTC_LINKER")
+_IDENTITY: Final = re.compile(
+    r"GIT_(?:(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)|TERMINAL_PROMPT|OPTIONAL_LOCKS|MERGE_AUTOEDIT|LFS_SKIP_SMUDGE"
+    r"|CONFIG_NOSYSTEM|ADVICE|PROGRESS_DELAY|DISCOVERY_ACROSS_FILESYSTEM|CEILING_DIRECTORIES|FLUSH|PS1_.*)"
+)
+_HARMLESS_VALUES: Final[Mapping[str, re.Pattern[str]]] = {
+    "pager": re.compile(r"cat|less|more|less -[A-Za-z]+|true|"),
+    "editor": re.compile(r"true|:|cat|"),
+    "less": re.compile(r"-?[A-Za-z]*"),
+    "trace": re.compile(r"[0-2]?|true|false"),
+    # Flags that only tune; `--require`, `--import`, `--loader` and `-r` load code.
+    "node": re.compile(
+        r"(?:\s*--(?:max[-_]old[-_]space[-_]size|max[-_]semi[-_]space[-_]size|stack[-_]size|unhandled-rejections"
+        r"|dns-result-order|max-http-header-size|openssl-legacy-provider|no-warnings|no-deprecation"
+        r"|trace-(?:warnings|uncaught|deprecation)|enable-source-maps|experimental-[\w-]*(?<!loader)"
+        r"|no-experimental-[\w-]+|preserve-symlinks|expose-gc|throw-deprecation)(?:=[\w.:-]+)?\s*)*"
+    ),
+    "flags": re.compile(r"(?!.*(?:exec|linker|plugin|wrapper|agent|-B|@|load|init)).*", re.DOTALL),
+    "program": re.compile(r"[\w.+-]+(?: -[\w=.+-]+)*"),
+}
+
+
+# What a search path may be made of besides its own text.
+_SEARCHED: Final = {"PWD": ".", "PYTHONPATH": "", "CLASSPATH": ""}
+
+
+class Meaning(StrEnum):
+    """What setting a variable does to the meaning of a command."""
+
+    HARMLESS = "harmless"
+    CHANGES = "sets-variable"
+    ASK = "sets-search-path"
+    RUNS = "runs-shell"
+
+
+def meaning_of(name: str, value: Word | None) -> Meaning:
+    """What `NAME=value` changes; `value` is None when it is unset or unknown."""
+    text = "" if value is None else value.static
+    shown = text if text is not None else "\0"
+    if _COMPILERS.fullmatch(name):
+        return Meaning.RUNS if text else Meaning.CHANGES
+    if _DENIED.fullmatch(name.upper() if name.lower().startswith("npm_config_") else name):
+        return Meaning.HARMLESS if _harmless(name, shown) else Meaning.CHANGES
+    if name in ("PYTHONPATH", "CLASSPATH"):
+        return Meaning.HARMLESS if _inside(value) else Meaning.ASK
+    if name in ("HOME", "XDG_CONFIG_HOME"):
+        return Meaning.ASK
+    if _ASKED.fullmatch(name):
+        return Meaning.HARMLESS if _HARMLESS_VALUES["flags"].fullmatch(shown) else Meaning.ASK
+    return Meaning.HARMLESS
+
+
+def _harmless(name: str, shown: str) -> bool:
+    if _IDENTITY.fullmatch(name):
+        return True
+    kinds = {
+        "PAGER": "pager", "EDITOR": "editor", "VISUAL": "editor", "LESS": "less", "NODE_OPTIONS": "node",
+    }  # fmt: skip
+    for ending, kind in kinds.items():
+        if name.endswith(ending) and (ending != "LESS" or name == "LESS"):
+            return _HARMLESS_VALUES[kind].fullmatch(shown) is not None
+    if name == "GIT_SEQUENCE_EDITOR":
+        return _HARMLESS_VALUES["editor"].fullmatch(shown) is not None
+    if name.startswith("GIT_TRACE") or name == "GIT_CURL_VERBOSE":
+        return _HARMLESS_VALUES["trace"].fullmatch(shown) is not None
+    return False
+
+
+def _inside(value: Word | None) -> bool:
+    """A search path of relative directories below here (`src`, `.:tests`), or one it extends."""
+    if value is None:
+        return True
+    text = "".join(
+        part.text if isinstance(part, Literal) else _SEARCHED.get(part.name, "/")
+        for part in value.parts
+    )
+    return all(not each.startswith(("/", "~", "..")) and ".." not in each for each in text.split(":"))

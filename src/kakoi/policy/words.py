@@ -1,0 +1,333 @@
+"""What a word of shell text is for certain: static, partly dynamic, or dynamic.
+
+A `Word` keeps what the shell will do to it: which characters were quoted, where an expansion
+stands, whether a glob, a brace or a tilde is live. Quoting itself is gone: `'r''m'`, `r\\m` and
+`$'\\x72m'` are all the static word `rm`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+MAX_BRACE_WORDS = 128
+MAX_BRACES = 32
+
+
+class Expands(StrEnum):
+    """What an expansion is made of."""
+
+    VARIABLE = "variable"
+    COMMAND = "command substitution"
+    ARITHMETIC = "arithmetic"
+    PROCESS = "process substitution"
+    BRACES = "brace expansion"
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Characters that are there for certain; `quoted` ones mean nothing special to the shell."""
+
+    text: str
+    quoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """A part known only at run time.
+
+    `name` is the variable, `operator` what `${…}` does to it (`%`, `:-`, `@P`, `!`…), `operand` the
+    word after the operator; `commands` are the indexes of the simple commands inside.
+    """
+
+    kind: Expands
+    quoted: bool = False
+    name: str = ""
+    operator: str = ""
+    operand: "Word | None" = None
+    commands: tuple[int, ...] = ()
+
+
+Part = Literal | Expansion
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word. `text` is its unquoted text, or None when an expansion is in it."""
+
+    parts: tuple[Part, ...]
+    start: int
+    end: int
+    text: str | None
+    glob: bool = False
+    tilde: bool = False
+    from_braces: bool = False
+
+    @property
+    def static(self) -> str | None:
+        """The one value this word has for certain, else None."""
+        return None if self.glob or self.tilde else self.text
+
+    @property
+    def prefix(self) -> str:
+        """The characters before the first expansion."""
+        if self.text is not None:
+            return self.text
+        known = ""
+        for part in self.parts:
+            if isinstance(part, Expansion):
+                break
+            known += part.text
+        return known
+
+    @property
+    def shown(self) -> str:
+        """The word for messages, with expansions as an ellipsis."""
+        if self.text is not None:
+            return self.text
+        return "".join(p.text if isinstance(p, Literal) else "…" for p in self.parts)
+
+    def expansions(self) -> Iterator[Expansion]:
+        """The expansions of this word, outermost only."""
+        return (part for part in self.parts if isinstance(part, Expansion))
+
+    def after(self, length: int) -> "Word":
+        """The rest of the word behind its first `length` literal characters (`--file=` and such)."""
+        rest: list[Part] = []
+        for part in self.parts:
+            if length and isinstance(part, Literal):
+                taken = min(length, len(part.text))
+                length -= taken
+                part = replace(part, text=part.text[taken:])
+                if not part.text:
+                    continue
+            rest.append(part)
+        return make_word(tuple(rest), self.start, self.end)
+
+
+def make_word(
+    parts: tuple[Part, ...], start: int, end: int, *, from_braces: bool = False
+) -> Word:
+    """Build a Word from its parts and find out what is live in it."""
+    if len(parts) == 1 and type(parts[0]) is Literal:
+        only = parts[0]
+        if only.quoted:
+            return Word(parts, start, end, only.text, False, False, from_braces)
+        text = only.text
+        return Word(parts, start, end, text, _has_glob(text), text[:1] == "~", from_braces)
+    text_parts: list[str] | None = []
+    bare = ""
+    for part in parts:
+        if isinstance(part, Literal):
+            if text_parts is not None:
+                text_parts.append(part.text)
+            bare += "" if part.quoted else part.text
+        else:
+            text_parts = None
+    first = parts[0] if parts else None
+    tilde = isinstance(first, Literal) and not first.quoted and first.text.startswith("~")
+    text_value = None if text_parts is None else "".join(text_parts)
+    return Word(parts, start, end, text_value, _has_glob(bare), tilde, from_braces)
+
+
+def literal_word(text: str, start: int, end: int) -> Word:
+    """A static word with exactly this value."""
+    return Word((Literal(text, True),), start, end, text)
+
+
+def _has_glob(bare: str) -> bool:
+    return "*" in bare or "?" in bare or ("[" in bare and "]" in bare)
+
+
+# ── unquoting ────────────────────────────────────────────────────────────────────────────────
+
+
+def unquoted_parts(raw: str) -> list[Part]:
+    """The parts of a bare literal: `a\\ b` is `a`, a quoted blank, `b`."""
+    if "\\" not in raw:
+        return [Literal(raw)]
+    parts: list[Part] = []
+    start = at = 0
+    while at < len(raw):
+        if raw[at] != "\\":
+            at += 1
+            continue
+        if at > start:
+            parts.append(Literal(raw[start:at]))
+        follower = raw[at + 1 : at + 2]
+        if follower and follower != "\n":
+            parts.append(Literal(follower, True))
+        at += 2
+        start = at
+    if start < len(raw):
+        parts.append(Literal(raw[start:]))
+    return parts
+
+
+def double_quoted_text(raw: str, *, special: str = '$`"\\') -> str:
+    """The text of a literal inside double quotes; a heredoc passes its own special characters."""
+    if "\\" not in raw:
+        return raw
+    out: list[str] = []
+    at = 0
+    while at < len(raw):
+        char = raw[at]
+        follower = raw[at + 1 : at + 2]
+        if char == "\\" and follower == "\n":
+            at += 2
+        elif char == "\\" and follower and follower in special:
+            out.append(follower)
+            at += 2
+        else:
+            out.append(char)
+            at += 1
+    return "".join(out)
+
+
+_ANSI_C = {
+    "a": 7, "b": 8, "e": 27, "E": 27, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11,
+    "\\": 92, "'": 39, '"': 34, "?": 63,
+}  # fmt: skip
+_HEX = frozenset("0123456789abcdefABCDEF")
+_OCTAL = frozenset("01234567")
+
+
+def ansi_c_text(raw: str) -> str:
+    """The text of `$'…'`, as bash decodes it (a NUL ends the string there)."""
+    out = bytearray()
+    at = 0
+    while at < len(raw):
+        if raw[at] != "\\" or at + 1 >= len(raw):
+            out += raw[at].encode("utf-8", "surrogatepass")
+            at += 1
+            continue
+        piece, at = _ansi_c_escape(raw, at + 1)
+        if b"\0" in piece:
+            break
+        out += piece
+    return out.decode("utf-8", "surrogateescape")
+
+
+def _ansi_c_escape(raw: str, at: int) -> tuple[bytes, int]:
+    char = raw[at]
+    if char in _ANSI_C:
+        return bytes([_ANSI_C[char]]), at + 1
+    if char in _OCTAL:
+        digits = _digits(raw, at, _OCTAL, 3)
+        return bytes([int(digits, 8) & 255]), at + len(digits)
+    if char == "c" and at + 1 < len(raw):
+        return bytes([ord(raw[at + 1]) & 31]), at + 2
+    if char in "xuU":
+        digits = _digits(raw, at + 1, _HEX, {"x": 2, "u": 4, "U": 8}[char])
+        if digits:
+            value = int(digits, 16)
+            encoded = bytes([value]) if char == "x" else _utf8(value)
+            return encoded, at + 1 + len(digits)
+    return b"\\" + char.encode("utf-8", "surrogatepass"), at + 1
+
+
+def _utf8(value: int) -> bytes:
+    return chr(min(value, 0x10FFFF)).encode("utf-8", "surrogatepass")
+
+
+def _digits(raw: str, at: int, allowed: frozenset[str], most: int) -> str:
+    end = at
+    while end < len(raw) and end - at < most and raw[end] in allowed:
+        end += 1
+    return raw[at:end]
+
+
+# ── braces ───────────────────────────────────────────────────────────────────────────────────
+
+
+def brace_words(word: Word) -> tuple[Word, ...]:
+    """The words that `a{b,c}d` becomes; the word itself when no brace in it is live."""
+    if not any(type(p) is Literal and not p.quoted and "{" in p.text for p in word.parts):
+        return (word,)
+    atoms: list[str | Part] = []
+    for part in word.parts:
+        if isinstance(part, Literal) and not part.quoted:
+            atoms.extend(part.text)
+        else:
+            atoms.append(part)
+    try:
+        if atoms.count("{") > MAX_BRACES:
+            raise OverflowError
+        expanded = _expand(atoms)
+    except OverflowError:
+        unknown = Expansion(Expands.BRACES)
+        return (make_word((unknown,), word.start, word.end, from_braces=True),)
+    if len(expanded) == 1 and expanded[0] == atoms:
+        return (word,)
+    return tuple(
+        make_word(_joined(each), word.start, word.end, from_braces=True)
+        for each in expanded
+        if each
+    )
+
+
+def _joined(atoms: list[str | Part]) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for atom in atoms:
+        if not isinstance(atom, str):
+            parts.append(atom)
+        elif parts and isinstance(parts[-1], Literal) and not parts[-1].quoted:
+            parts[-1] = Literal(parts[-1].text + atom)
+        else:
+            parts.append(Literal(atom))
+    return tuple(parts)
+
+
+def _expand(atoms: list[str | Part]) -> list[list[str | Part]]:
+    for at, atom in enumerate(atoms):
+        if atom != "{":
+            continue
+        choices, end = _choices(atoms, at)
+        if not choices:
+            continue
+        tails = _expand(atoms[end:])
+        heads = [each for choice in choices for each in _expand(choice)]
+        if len(heads) * len(tails) > MAX_BRACE_WORDS:
+            raise OverflowError
+        return [atoms[:at] + head + tail for head in heads for tail in tails]
+    return [atoms]
+
+
+def _choices(atoms: list[str | Part], at: int) -> tuple[list[list[str | Part]], int]:
+    """The alternatives of the brace that opens at `at`, and where it ends; none if it is plain."""
+    depth = 0
+    choices: list[list[str | Part]] = [[]]
+    for end in range(at, len(atoms)):
+        atom = atoms[end]
+        if atom == "{":
+            depth += 1
+        elif atom == "}":
+            depth -= 1
+            if depth == 0:
+                return (choices if len(choices) > 1 else _sequence(choices[0])), end + 1
+        elif atom == "," and depth == 1:
+            choices.append([])
+            continue
+        if end > at:
+            choices[-1].append(atom)
+    return [], at
+
+
+def _sequence(atoms: list[str | Part]) -> list[list[str | Part]]:
+    """`1..5`, `a..e`, `1..9..2`; nothing when the atoms are no sequence."""
+    if not all(isinstance(atom, str) for atom in atoms):
+        return []
+    pieces = "".join(str(atom) for atom in atoms).split("..")
+    if len(pieces) not in (2, 3):
+        return []
+    try:
+        step = abs(int(pieces[2])) or 1 if len(pieces) == 3 else 1
+        if all(len(p) == 1 and p.isascii() and p.isalpha() for p in pieces[:2]):
+            low, high, named = ord(pieces[0]), ord(pieces[1]), True
+        else:
+            low, high, named = int(pieces[0]), int(pieces[1]), False
+    except ValueError:
+        return []
+    if abs(high - low) // step >= MAX_BRACE_WORDS:
+        raise OverflowError
+    values = range(low, high + 1, step) if low <= high else range(low, high - 1, -step)
+    return [list(chr(v)) if named else list(str(v)) for v in values]

@@ -1,0 +1,175 @@
+"""ProcessExecutor: starts a program under a keeper and returns when all of it is over.
+
+    spawn ──line── keeper.py ── the program ── whatever it starts
+
+The keeper starts the program on the pipes that are made here, keeps the time limit, ends everything
+below itself on every way out, writes one record on the line and exits (see keeper.py). This side
+moves bytes and waits for the keeper to be gone; it never blocks the event loop.
+"""
+
+import contextlib
+import errno
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+from kakoi.errors import ExecutionError, ExecutionTimeoutError, KakoiError
+from kakoi.process.keeping import Kept, Record, Streams
+from kakoi.process.options import (
+    ProcessResult,
+    SpawnOptions,
+    default_environment,
+    encode_argv,
+    encode_cwd,
+    encode_env,
+    encode_stdin,
+)
+from kakoi.redact import redact
+from kakoi.results import Capture, Reason
+
+_DEFAULTS = SpawnOptions()
+# How long a keeper tries to end what does not want to die before it says so.
+_PATIENCE_MS = 5_000
+
+
+class ProcessExecutor:
+    """Starts programs, argv only, and ends everything that they started.
+
+    `base_env` is the environment that every program gets; `base_environment(os.environ)` is the
+    harmless part of ours. Without it there is the system's usual PATH, HOME, USER and LANG.
+    `grace_s` is how long after a limit or a cancellation the keeper may stay silent (a program
+    may have stopped it) before its tree is ended from here.
+    """
+
+    def __init__(self, *, base_env: Mapping[str, str] | None = None, grace_s: float = 10.0) -> None:
+        self._base_env = dict(default_environment() if base_env is None else base_env)
+        encode_env(self._base_env)
+        self._grace_s = grace_s
+
+    async def spawn(
+        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _DEFAULTS
+    ) -> ProcessResult:
+        """Run `command`, looked up on the PATH of its own environment, with `args`; no shell.
+
+        Returns as soon as the program itself exits, with all it wrote until then. Whenever this
+        returns or raises, nothing that the program started is running any more.
+
+        ExecutionTimeoutError: the time was up; `details` has the partial `stdout` and `stderr`.
+        ExecutionError: it could not be started, or its end could not be made certain.
+        ConfigurationError: what was asked for makes no sense; nothing was started.
+        """
+        request = self._request(command, args, options)
+        streams = Streams(
+            None if options.stdin is None else encode_stdin(options.stdin),
+            Capture(options.max_output_bytes) if options.stdout == "pipe" else None,
+            Capture(options.max_output_bytes) if options.stderr == "pipe" else None,
+        )
+        timeout_s = None if options.timeout is None else options.timeout / 1000
+        kept = Kept(request, streams, timeout_s=timeout_s, grace_s=self._grace_s)
+        with contextlib.closing(kept):
+            record = await kept.end()
+        stdout = streams.stdout or Capture(0)
+        stderr = streams.stderr or Capture(0)
+        if record is None or record.kind not in ("exited", "signalled") or record.survivors:
+            partial = {"command": command, "stdout": stdout.text(), "stderr": stderr.text()}
+            raise _failure(options, record, partial, overdue=kept.overdue)
+        return _result(record, stdout, stderr)
+
+    def _request(self, command: str, args: Sequence[str], options: SpawnOptions) -> bytes:
+        argv = encode_argv(command, args)
+        fields = [
+            b"%d" % math.ceil(options.timeout or 0),
+            b"%d" % _PATIENCE_MS,
+            encode_cwd(options.cwd),
+            b"%d" % len(argv),
+            *argv,
+            *encode_env({**self._base_env, **(options.env or {})}),
+        ]
+        body = b"\0".join(fields)
+        return b"%010d" % len(body) + body
+
+
+def _result(record: Record, stdout: Capture, stderr: Capture) -> ProcessResult:
+    signal = record.number if record.kind == "signalled" else None
+    return ProcessResult(
+        stdout=stdout.text(),
+        stderr=stderr.text(),
+        exit_code=record.number if signal is None else 128 + signal,
+        signal=signal,
+        duration_ms=record.duration_ms,
+        stdout_bytes=stdout.total_bytes,
+        stderr_bytes=stderr.total_bytes,
+        stdout_truncated=stdout.truncated,
+        stderr_truncated=stderr.truncated,
+        leftovers_ended=record.ended,
+        cpu_ms=record.cpu_ms,
+        max_rss_bytes=record.max_rss_kib * 1024,
+    )
+
+
+def _failure(
+    options: SpawnOptions, record: Record | None, partial: Mapping[str, str], *, overdue: bool
+) -> KakoiError:
+    """Who failed, in words: the program its limit, the caller a start, or we our promise."""
+    name = redact(partial["command"])
+    if record is not None and record.kind.startswith("no_"):
+        return _never_started(name, options, record)
+    survivors = record.survivors if record is not None else 0
+    if overdue or (record is not None and record.kind == "timed_out"):
+        ended = f"; {survivors} of its processes could not be ended" if survivors else ""
+        return ExecutionTimeoutError(
+            f"`{name}` ran longer than {options.timeout:g} ms{ended}",
+            details={**partial, "timeout": options.timeout, "survivors": survivors},
+            hint="give it more time, or less to do",
+        )
+    if survivors:
+        return ExecutionError(
+            f"`{name}` left {survivors} processes behind that could not be ended",
+            details={**partial, "survivors": survivors},
+            hint="they may belong to another user: look for setuid programs such as sudo",
+        )
+    return ExecutionError(
+        f"the keeper of `{name}` was killed; how the program ended is not known",
+        details=partial,
+        hint="a program must not kill its parent; if it did not, the machine may lack memory",
+    )
+
+
+_UNSTARTABLE = {
+    ("no_cwd", errno.ENOENT): ("does not exist", "create it first"),
+    ("no_cwd", errno.ENOTDIR): ("is not a directory", ""),
+    ("no_cwd", errno.EACCES): ("may not be entered by this user", ""),
+    ("no_program", errno.ENOENT): (
+        "was not found on PATH",
+        "install it, give its full path, or set PATH in `env`",
+    ),
+    ("no_program", errno.EACCES): ("is on PATH but not executable", "chmod +x it"),
+    ("no_start", errno.ENOENT): (
+        "does not exist, or the interpreter on its first line does not",
+        "look at the path, and at the line that begins with #!",
+    ),
+    ("no_start", errno.EACCES): ("is not an executable file", "chmod +x it"),
+    ("no_start", errno.ENOEXEC): (
+        "is not a program for this machine",
+        "a script needs a first line such as #!/bin/sh, or its interpreter as the command",
+    ),
+    ("no_start", errno.E2BIG): (
+        "was given more arguments and environment than the system takes",
+        "pass long input on stdin or in a file",
+    ),
+}
+
+
+def _never_started(name: str, options: SpawnOptions, record: Record) -> ExecutionError:
+    what = f"the working directory `{options.cwd}`" if record.kind == "no_cwd" else f"`{name}`"
+    why, hint = _UNSTARTABLE.get((record.kind, record.number), (os.strerror(record.number), ""))
+    return ExecutionError(
+        f"cannot start `{name}`: {what} {why}",
+        details={
+            "command": name,
+            "reason": Reason.NEVER_STARTED,
+            "cause": record.kind,
+            "errno": errno.errorcode.get(record.number, str(record.number)),
+        },
+        hint=hint,
+    )

@@ -1,0 +1,217 @@
+"""Run a trusted leaf program on bytes, blocking, at close to the bare cost of starting it.
+
+For our own tools only (the shell parser), on a hot path: no keeper stands above the program, so
+it must be one that starts nothing itself. Everything else goes through `ProcessExecutor`.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kakoi.errors import ConfigurationError, ExecutionError
+
+_CHUNK_BYTES = 64 * 1024
+# Python ignores these two, and the program would inherit that.
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """What a filter wrote, and how it ended.
+
+    A program that was ended for its time or its output has 128 + SIGKILL as its `exit_code`;
+    its output is then the head that was read, never more than the limit per stream.
+    """
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    overflowed: bool = False
+
+
+def run_filter(
+    argv: Sequence[str], stdin: bytes, *, timeout_s: float, max_output_bytes: int
+) -> FilterResult:
+    """Give `stdin` to the program at the path `argv[0]` and return what it answers.
+
+    The environment is empty and PATH is not searched. The program is dead and reaped when this
+    returns or raises. Any number of threads may call it at once.
+    """
+    if not argv or not timeout_s > 0 or max_output_bytes < 0:
+        raise ConfigurationError(
+            "a filter needs a program, a time limit above zero and an output limit"
+        )
+    deadline = time.monotonic() + timeout_s
+    pipes = _Pipes()
+    try:
+        pid = _start(argv, pipes)
+        try:
+            pipes.exchange(stdin, deadline, max_output_bytes)
+            exceeded = pipes.overflowed or not (pipes.ended and _exits_by(deadline, pid))
+        except BaseException:
+            _kill_and_reap(pid)
+            raise
+        exit_code = _kill_and_reap(pid) if exceeded else _reap(pid)
+    finally:
+        pipes.close()
+    stdout, stderr = (bytes(output[:max_output_bytes]) for output in pipes.outputs.values())
+    timed_out = exceeded and not pipes.overflowed
+    return FilterResult(exit_code, stdout, stderr, timed_out, pipes.overflowed)
+
+
+def _start(argv: Sequence[str], pipes: "_Pipes") -> int:
+    try:
+        theirs = pipes.open()
+        # posix_spawn borrows our memory until the program is loaded; a fork would copy it.
+        return os.posix_spawn(
+            argv[0],
+            list(argv),
+            {},
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, stream) for stream, fd in enumerate(theirs)],
+            setsigmask=(),
+            setsigdef=_DEFAULT_SIGNALS,
+        )
+    except OSError as error:
+        raise ExecutionError(
+            f"cannot start {argv[0]!r}: {error.strerror}",
+            details={"command": argv[0], "errno": errno.errorcode.get(error.errno or 0, "")},
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"cannot start {argv[0]!r}: {error}") from error
+    finally:
+        pipes.close_theirs()
+
+
+class _Pipes:
+    """The three pipes of one program, and what came out of two of them."""
+
+    __slots__ = ("_ours", "_theirs", "ended", "outputs", "overflowed")
+
+    def __init__(self) -> None:
+        self._ours: list[int] = []
+        self._theirs: list[int] = []
+        self.outputs: dict[int, bytearray] = {}
+        self.ended = False
+        self.overflowed = False
+
+    def open(self) -> list[int]:
+        """Open the program's ends of stdin, stdout and stderr, and ours."""
+        for stream in range(3):
+            read_end, write_end = _pipe()
+            self._theirs.append(write_end if stream else read_end)
+            self._ours.append(read_end if stream else write_end)
+        self.outputs = {fd: bytearray() for fd in self._ours[1:]}
+        return self._theirs
+
+    def close_theirs(self) -> None:
+        while self._theirs:
+            os.close(self._theirs.pop())
+
+    def close(self) -> None:
+        while self._ours:
+            os.close(self._ours.pop())
+
+    def exchange(self, stdin: bytes, deadline: float, max_output_bytes: int) -> None:
+        """Feed and read until the program has closed its outputs, wrote too much, or it is late."""
+        unsent = self._send(memoryview(stdin))
+        poll = select.poll()
+        for fd in self._ours:
+            poll.register(fd, select.POLLOUT if fd not in self.outputs else select.POLLIN)
+        unread = len(self.outputs)
+        while unread and not self.overflowed:
+            left_ms = _milliseconds_to(deadline)
+            if left_ms <= 0:
+                return
+            for fd, _ in poll.poll(left_ms):
+                if fd not in self.outputs:
+                    poll.unregister(fd)
+                    unsent = self._send(unsent)
+                    if unsent:
+                        poll.register(fd, select.POLLOUT)
+                elif chunk := os.read(fd, _CHUNK_BYTES):
+                    self.outputs[fd] += chunk
+                    self.overflowed |= len(self.outputs[fd]) > max_output_bytes
+                else:
+                    poll.unregister(fd)
+                    unread -= 1
+        self.ended = not unread
+
+    def _send(self, unsent: memoryview) -> memoryview:
+        """Write what fits, close stdin behind the last byte, and return what is left."""
+        stdin_fd = self._ours[0]
+        os.set_blocking(stdin_fd, False)
+        try:
+            unsent = unsent[os.write(stdin_fd, unsent) :] if unsent else unsent
+        except BlockingIOError:
+            return unsent
+        except BrokenPipeError:
+            unsent = unsent[len(unsent) :]
+        if not unsent:
+            os.close(self._ours.pop(0))
+        return unsent
+
+
+def _pipe() -> tuple[int, int]:
+    ends = os.pipe()
+    if min(ends) > 2:
+        return ends
+    # Our own standard streams are closed: an end at 0, 1 or 2 would be overwritten in the child.
+    raised = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends]
+    for end in ends:
+        os.close(end)
+    return raised[0], raised[1]
+
+
+def _exits_by(deadline: float, pid: int) -> bool:
+    """Wait for a program that has closed its outputs: most are gone already, some hang."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return _exits_by_asking(deadline, pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(_milliseconds_to(deadline)))
+    finally:
+        os.close(pidfd)
+
+
+def _exits_by_asking(deadline: float, pid: int) -> bool:
+    """The same on a kernel without pidfds (before 5.3)."""
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if _milliseconds_to(deadline) <= 0:
+            return False
+        time.sleep(0.0005)
+    return True
+
+
+def _milliseconds_to(deadline: float) -> float:
+    # An hour is as good as for ever to a caller that asks again, and poll takes 32 bits only.
+    return min(max(0.0, (deadline - time.monotonic()) * 1000), 3_600_000)
+
+
+def _kill_and_reap(pid: int) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return _reap(pid)
+
+
+def _reap(pid: int) -> int:
+    """The exit code, 128 + N after signal N."""
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError as error:
+        raise ExecutionError(
+            "the exit status of a program was taken by somebody else",
+            hint="do not ignore SIGCHLD, and do not wait for children that are not yours",
+        ) from error
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,199 @@
+"""Our side of a keeper: start it, move its program's bytes, wait until it is gone."""
+
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kakoi.errors import ExecutionError
+from kakoi.process.pumps import Drain, Feed
+from kakoi.results import Capture
+
+if TYPE_CHECKING:
+    import subprocess
+
+_KEEPER = str(Path(__file__).parent.with_name("keeper.py"))
+_RECORD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a keeper wrote before it exited; keeper.py says what the words mean."""
+
+    kind: str
+    number: int
+    duration_ms: int
+    cpu_ms: int
+    max_rss_kib: int
+    ended: int
+    survivors: int
+
+    @classmethod
+    def parse(cls, line: bytes) -> "Record | None":
+        """The record, or None if the keeper did not get to write one."""
+        kind, *numbers = line.decode("ascii", "replace").split(" ")
+        try:
+            return cls(kind, *map(int, numbers))
+        except (TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What the program reads (None: nothing) and where its output goes (None: to our own)."""
+
+    stdin: bytes | None
+    stdout: Capture | None
+    stderr: Capture | None
+
+
+class Kept:
+    """One running keeper. `end` waits for its own end; `close` gives it up.
+
+    A keeper that is given up, by `close` or by the death of our process, ends everything below
+    itself all the same; only nobody waits for it.
+    """
+
+    def __init__(
+        self, request: bytes, streams: Streams, *, timeout_s: float | None, grace_s: float
+    ) -> None:
+        # Here and below, not at the top: `kakoi check` never gets here and must start quickly.
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._grace_s = grace_s
+        self._drains: list[Drain] = []
+        self._rescuer: subprocess.Popen[bytes] | None = None
+        self._ours = contextlib.ExitStack()
+        self.overdue = False
+        try:
+            self._start(request, streams)
+        except OSError as error:
+            self.close()
+            raise ExecutionError(
+                f"cannot start a keeper: {error.strerror}", details={"python": sys.executable}
+            ) from error
+        if timeout_s is not None:
+            self._rescue_after(timeout_s + grace_s)
+
+    def close(self) -> None:
+        """Let go of everything; what has not been read is lost."""
+        self._ours.close()
+
+    async def end(self) -> Record | None:
+        """Wait until the keeper is gone; captures are complete then.
+
+        A cancellation makes the keeper end its program, and is raised when that is done, not
+        before; so is one of many.
+        """
+        import asyncio
+
+        cancelled: asyncio.CancelledError | None = None
+        while not self._gone.done():
+            try:
+                await asyncio.wait([self._gone])
+            except asyncio.CancelledError as error:
+                if cancelled is None:
+                    self._cancel()
+                cancelled = error
+        record = self._collect()
+        if cancelled is not None:
+            raise cancelled
+        return record
+
+    def _start(self, request: bytes, streams: Streams) -> None:
+        import subprocess
+
+        with contextlib.ExitStack() as theirs:
+            self._line, their_line = socket.socketpair()
+            self._ours.callback(self._line.close)
+            theirs.callback(their_line.close)
+            # Not 0, 1 or 2: those may be free here, but are the program's streams over there.
+            line_fd = fcntl.fcntl(their_line, fcntl.F_DUPFD_CLOEXEC, 3)
+            theirs.callback(os.close, line_fd)
+            self._popen = subprocess.Popen(
+                [sys.executable, "-I", "-S", _KEEPER, str(line_fd)],
+                stdin=self._feed(streams.stdin, theirs),
+                stdout=self._drain(streams.stdout, theirs),
+                stderr=self._drain(streams.stderr, theirs),
+                pass_fds=[line_fd],
+                start_new_session=True,
+            )
+        feed = Feed(self._loop, os.dup(self._line.fileno()), request)
+        self._ours.callback(feed.close)
+        self._watch()
+
+    def _feed(self, data: bytes | None, theirs: contextlib.ExitStack) -> int:
+        if data is None:
+            null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            theirs.callback(os.close, null)
+            return null
+        read_end, write_end = os.pipe()
+        theirs.callback(os.close, read_end)
+        self._ours.callback(Feed(self._loop, write_end, data).close)
+        return read_end
+
+    def _drain(self, capture: Capture | None, theirs: contextlib.ExitStack) -> int | None:
+        if capture is None:
+            return None
+        read_end, write_end = os.pipe()
+        theirs.callback(os.close, write_end)
+        drain = Drain(self._loop, read_end, capture)
+        self._ours.callback(drain.close)
+        self._drains.append(drain)
+        return write_end
+
+    def _watch(self) -> None:
+        try:
+            fd = os.pidfd_open(self._popen.pid)
+            self._ours.callback(os.close, fd)
+        except OSError:
+            # Before Linux 5.3: the record is the last thing that a keeper does.
+            fd = self._line.fileno()
+        self._loop.add_reader(fd, self._on_gone, fd)
+        self._ours.callback(self._loop.remove_reader, fd)
+
+    def _on_gone(self, fd: int) -> None:
+        self._loop.remove_reader(fd)
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def _cancel(self) -> None:
+        with contextlib.suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)
+        self._rescue_after(self._grace_s)
+
+    def _rescue_after(self, seconds: float) -> None:
+        self._ours.callback(self._loop.call_later(seconds, self._rescue).cancel)
+
+    def _rescue(self) -> None:
+        """End the tree of a keeper that does not answer: its program may have stopped it."""
+        import subprocess
+
+        self.overdue = True
+        try:
+            self._rescuer = self._rescuer or subprocess.Popen(
+                [sys.executable, "-I", "-S", _KEEPER, "end", str(self._popen.pid)],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            self._popen.kill()
+
+    def _collect(self) -> Record | None:
+        """Reap, and take what is still in the pipes. The keeper is gone, so nothing blocks."""
+        for process in (self._popen, self._rescuer):
+            if process is not None:
+                process.wait()
+        for drain in self._drains:
+            drain.finish()
+        self._line.setblocking(False)
+        try:
+            return Record.parse(self._line.recv(_RECORD_BYTES))
+        except OSError:
+            return None

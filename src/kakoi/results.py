@@ -1,0 +1,92 @@
+"""What came of a command, and how its output is cut to a limit.
+
+Output is counted in bytes and its head is kept. A cut never breaks a character: the bytes of
+a character that does not fit whole are dropped. Bytes that are no UTF-8 become U+FFFD.
+"""
+
+import codecs
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a command ended. A failure of ours is never dressed as the command's."""
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    TIMED_OUT = "timed_out"
+    IDLE_TIMEOUT = "idle_timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    CANCELLED = "cancelled"
+    SANDBOX_LOST = "sandbox_lost"
+    NEVER_STARTED = "never_started"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """What came of one command.
+
+    `stdout` and `stderr` hold the kept head of each stream, without any marker; the `_bytes`
+    fields count what the command wrote, kept or not. A signalled command has 128 + the signal
+    as its `exit_code`, as in a shell.
+    """
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    duration_ms: int
+    reason: Reason = Reason.EXITED
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+
+    @property
+    def truncated(self) -> bool:
+        """Was either stream cut?"""
+        return self.stdout_truncated or self.stderr_truncated
+
+    @property
+    def ok(self) -> bool:
+        """Did the command end by itself, with status 0?"""
+        return self.reason is Reason.EXITED and self.exit_code == 0
+
+
+class Capture:
+    """The first `limit_bytes` of a stream, and a count of all of it.
+
+    Memory stays below the limit however much is fed.
+    """
+
+    __slots__ = ("_kept", "_limit_bytes", "total_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        if limit_bytes < 0:
+            raise ValueError(f"limit_bytes is {limit_bytes}; it must not be negative")
+        self._limit_bytes = limit_bytes
+        self._kept = bytearray()
+        self.total_bytes = 0
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes of the stream."""
+        self.total_bytes += len(chunk)
+        room = self._limit_bytes - len(self._kept)
+        if room > 0:
+            self._kept += chunk[:room]
+
+    @property
+    def truncated(self) -> bool:
+        """Was more fed than the limit allows to keep?"""
+        return self.total_bytes > self._limit_bytes
+
+    def text(self) -> str:
+        """The kept bytes as text, without a character that the cut would break."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return decoder.decode(self._kept, final=not self.truncated)
+
+
+def mark_truncated(text: str, *, total_bytes: int) -> str:
+    """`text` (cut output) with a last line that tells its reader how much is missing."""
+    kept_bytes = min(len(text.encode("utf-8", "replace")), total_bytes)
+    separator = "" if not text or text.endswith("\n") else "\n"
+    return f"{text}{separator}[kakoi: output cut, {kept_bytes} of {total_bytes} bytes kept]\n"

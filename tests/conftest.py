@@ -1,0 +1,15 @@
+"""What every test may use."""
+
+import pytest
+from hypothesis import settings
+
+# The same examples on every run: a red build must mean a change, not a lucky draw.
+# `pytest --hypothesis-profile explore` looks for new ones.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None, max_examples=2000)
+settings.load_profile("steady")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

@@ -1,0 +1,402 @@
+"""The shape of the code, checked: who may import whom, who may start a process, how big is big.
+
+Every rule is a function from parsed source to a list of complaints. Each is tried twice: on the
+package, where it must be silent, and on a bad snippet, where it must speak.
+"""
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the doors down to the words everyone uses. A module imports from lower rows only: not
+# from higher ones, and not from a neighbour in its own row.
+LAYERS = (
+    ("cli", "mcp_server", "web", "integrations"),
+    ("builtin",),
+    ("bash_executor", "shell"),
+    ("config",),
+    ("tasks",),
+    ("agent", "packages"),
+    ("gate",),
+    ("sandbox", "egress", "audit"),
+    ("runner",),
+    ("policy",),
+    ("process", "keeper"),
+    ("errors", "results", "redact"),
+)
+# `kakoi` itself names what the modules offer, and `__main__` is a door mat.
+EXEMPT = ("__init__", "__main__")
+NO_NAMES = {"utils", "core", "common", "base", "helpers", "managers"}
+
+PROCESS_STARTERS = (
+    "subprocess",
+    "multiprocessing",
+    "concurrent.futures.ProcessPoolExecutor",
+    "pty",
+    "os.fork",
+    "os.exec",
+    "os.spawn",
+    "os.posix_spawn",
+    "os.system",
+    "os.popen",
+    "asyncio.subprocess",
+    "asyncio.create_subprocess_",
+)
+MAY_START_PROCESSES = ("process", "keeper", "runner.runner")
+
+AMBIENT = (
+    "os.environ",
+    "os.getenv",
+    "sys.argv",
+    "time.time",
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "datetime.datetime.today",
+    "datetime.date.today",
+)
+MAY_READ_AMBIENT = ("config", "cli", "mcp_server", "web")
+
+MODULE_LINES = 400
+FUNCTION_LINES = 50
+
+
+@dataclass(frozen=True)
+class Module:
+    """A parsed file; `name` is dotted and relative to the package ("policy.decide")."""
+
+    name: str
+    source: str
+    tree: ast.Module
+
+    @property
+    def top(self) -> str:
+        return self.name.partition(".")[0]
+
+    def within(self, names: Iterable[str]) -> bool:
+        return any(self.name == name or self.name.startswith(name + ".") for name in names)
+
+
+def parse(name: str, source: str) -> Module:
+    return Module(name, source, ast.parse(source))
+
+
+def load(folder: Path) -> list[Module]:
+    modules = []
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        if len(parts) > 1 and parts[-1] == "__init__":
+            parts = parts[:-1]
+        modules.append(parse(".".join(parts), path.read_text(encoding="utf-8")))
+    return modules
+
+
+PACKAGE = load(ROOT / "src" / "kakoi")
+TESTS = load(ROOT / "tests")
+
+
+# --- Imports ---------------------------------------------------------------------------------
+
+
+def imported_names(module: Module) -> Iterator[tuple[int, str]]:
+    """Every absolute dotted name the module imports, wherever in the file, with its line."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def own_imports(module: Module) -> Iterator[tuple[int, str]]:
+    for line, name in imported_names(module):
+        package, _, rest = name.partition(".")
+        if package == "kakoi":
+            yield line, rest
+
+
+def wrong_directions(module: Module) -> list[str]:
+    rows = {name: row for row, names in enumerate(LAYERS) for name in names}
+    if module.name in EXEMPT:
+        return []
+    if module.top not in rows:
+        return [f"{module.name}: `{module.top}` has no place in LAYERS"]
+    complaints = []
+    for line, name in own_imports(module):
+        top = name.partition(".")[0]
+        if top in (module.top, "__version__"):
+            continue
+        if top not in rows:
+            complaints.append(f"{module.name}:{line}: import the module, not `kakoi.{name}`")
+        elif rows[top] <= rows[module.top]:
+            way = "up" if rows[top] < rows[module.top] else "sideways"
+            complaints.append(f"{module.name}:{line}: imports {way}: kakoi.{name}")
+    return complaints
+
+
+def import_cycle(modules: Iterable[Module]) -> list[str]:
+    """A circle between single files, also within one package and from inside functions."""
+    known = {module.name: module for module in modules if module.name not in EXEMPT}
+    below = {
+        name: {home for _, full in own_imports(module) if (home := _home(full, known)) != name}
+        for name, module in known.items()
+    }
+    try:
+        TopologicalSorter(below).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle
+    return []
+
+
+def _home(imported: str, known: Mapping[str, Module]) -> str:
+    """The file that `kakoi.<imported>` comes from: the longest prefix that is a module."""
+    while imported and imported not in known:
+        imported = imported.rpartition(".")[0]
+    return imported
+
+
+# --- What only a few may touch ---------------------------------------------------------------
+
+
+def dotted_uses(module: Module) -> Iterator[tuple[int, str]]:
+    """Every dotted name that is used, with aliases undone: `from os import fork as f; f()`."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                target = alias.name if alias.asname else alias.name.partition(".")[0]
+                aliases[alias.asname or target] = target
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    yield from imported_names(module)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            root, _, rest = ast.unparse(node).partition(".")
+            if root in aliases:
+                yield node.lineno, f"{aliases[root]}.{rest}" if rest else aliases[root]
+
+
+def uses_of(module: Module, forbidden: Iterable[str], *, whole: bool) -> list[str]:
+    """`whole` names match with their attributes; otherwise also as a prefix (`os.exec` → execv)."""
+
+    def hit(name: str) -> bool:
+        if whole:
+            return any(name == entry or name.startswith(entry + ".") for entry in forbidden)
+        return name.startswith(tuple(forbidden))
+
+    found = {(line, name) for line, name in dotted_uses(module) if hit(name)}
+    return [f"{module.name}:{line}: {name}" for line, name in sorted(found)]
+
+
+def process_starts(module: Module) -> list[str]:
+    if module.within(MAY_START_PROCESSES):
+        return []
+    return uses_of(module, PROCESS_STARTERS, whole=False)
+
+
+def ambient_reads(module: Module) -> list[str]:
+    if module.within(MAY_READ_AMBIENT):
+        return []
+    # The keeper is a program of its own: its arguments are what it was asked to do.
+    allowed = {"sys.argv"} if module.name == "keeper" else set()
+    return uses_of(module, set(AMBIENT) - allowed, whole=True)
+
+
+def mock_imports(module: Module) -> list[str]:
+    return [
+        f"{module.name}:{line}: {name}; write a fake, or use the real thing"
+        for line, name in imported_names(module)
+        if name.startswith("unittest.mock") or name.partition(".")[0] == "mock"
+    ]
+
+
+# --- Size, names, state ----------------------------------------------------------------------
+
+
+def long_functions(module: Module) -> list[str]:
+    complaints = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES:
+                complaints.append(f"{module.name}:{node.lineno}: {node.name} has {lines} lines")
+    return complaints
+
+
+def long_modules(module: Module) -> list[str]:
+    lines = len(module.source.splitlines())
+    return [f"{module.name}: {lines} lines"] if lines > MODULE_LINES else []
+
+
+def empty_names(module: Module) -> list[str]:
+    used = NO_NAMES.intersection(module.name.split("."))
+    return [f"{module.name}: `{name}` says nothing about what is inside" for name in used]
+
+
+MUTATORS = {
+    *("append", "extend", "insert", "remove", "pop", "popitem", "clear"),
+    *("add", "discard", "update", "setdefault", "appendleft", "popleft"),
+}
+
+
+def mutable_state(module: Module) -> list[str]:
+    """`global` in a function, or a function that changes what a module-level name holds."""
+    module_level = {
+        target.id
+        for statement in module.tree.body
+        for target in _targets(statement)
+        if isinstance(target, ast.Name)
+    }
+    found: set[tuple[int, str]] = set()
+    for function in ast.walk(module.tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            shared = module_level - _local_names(function)
+            found |= {hit for node in ast.walk(function) for hit in _changes(node, shared)}
+    return [f"{module.name}:{line}: changes module state: {name}" for line, name in sorted(found)]
+
+
+def _targets(statement: ast.stmt) -> list[ast.expr]:
+    if isinstance(statement, ast.Assign):
+        return statement.targets
+    if isinstance(statement, ast.AnnAssign | ast.AugAssign):
+        return [statement.target]
+    return []
+
+
+def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    stored = {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    return arguments | stored
+
+
+def _changes(node: ast.AST, shared: set[str]) -> Iterator[tuple[int, str]]:
+    if isinstance(node, ast.Global):
+        yield node.lineno, f"global {', '.join(node.names)}"
+    elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name):
+        written = isinstance(node.ctx, ast.Store | ast.Del)
+        mutated = isinstance(node, ast.Attribute) and node.attr in MUTATORS
+        if node.value.id in shared and (written or mutated):
+            yield node.lineno, ast.unparse(node)
+
+
+# --- The package obeys -----------------------------------------------------------------------
+
+RULES: tuple[Callable[[Module], list[str]], ...] = (
+    wrong_directions,
+    process_starts,
+    ambient_reads,
+    mock_imports,
+    long_functions,
+    long_modules,
+    empty_names,
+    mutable_state,
+)
+RULES_FOR_TESTS = (mock_imports, long_functions)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_obeys(rule: Callable[[Module], list[str]]) -> None:
+    assert [complaint for module in PACKAGE for complaint in rule(module)] == []
+
+
+@pytest.mark.parametrize("rule", RULES_FOR_TESTS, ids=lambda rule: rule.__name__)
+def test_the_tests_obey(rule: Callable[[Module], list[str]]) -> None:
+    assert [complaint for module in TESTS for complaint in rule(module)] == []
+
+
+def test_no_file_of_the_package_imports_itself_through_others() -> None:
+    assert import_cycle(PACKAGE) == []
+
+
+# --- The rules can speak ---------------------------------------------------------------------
+
+LONG_FUNCTION = "def f():\n" + "    pass\n" * FUNCTION_LINES
+
+BAD = [
+    (wrong_directions, "policy.decide", "from kakoi.gate import Gate"),
+    (wrong_directions, "policy.decide", "import kakoi.cli"),
+    (wrong_directions, "gate", "def f():\n    from kakoi.config import Settings"),
+    (wrong_directions, "sandbox.host", "from kakoi import audit"),
+    (wrong_directions, "gate", "from kakoi import Policy"),
+    (wrong_directions, "nowhere", "pass"),
+    (process_starts, "gate", "import subprocess"),
+    (process_starts, "gate", "from asyncio import subprocess"),
+    (process_starts, "gate", "from os import fork as split"),
+    (process_starts, "policy.syntax", "import os as o\no.posix_spawn('x', [], {})"),
+    (process_starts, "policy.syntax", "import os\nos.execvp('x', [])"),
+    (process_starts, "cli.run", "import asyncio\nasyncio.create_subprocess_exec('x')"),
+    (process_starts, "runner.channel", "import subprocess"),
+    (ambient_reads, "policy.rules", "import os\nos.environ['HOME']"),
+    (ambient_reads, "process", "from os import environ"),
+    (ambient_reads, "keeper", "import os\nos.getenv('HOME')"),
+    (ambient_reads, "audit", "from datetime import datetime, UTC\ndatetime.now(UTC)"),
+    (ambient_reads, "audit", "import time as clock\nclock.time()"),
+    (ambient_reads, "gate", "import sys\nprint(sys.argv[1])"),
+    (mock_imports, "test_x", "from unittest import mock"),
+    (mock_imports, "test_x", "import unittest.mock as m"),
+    (long_functions, "gate", LONG_FUNCTION),
+    (long_functions, "gate", "class C:\n    async " + LONG_FUNCTION.replace("\n", "\n    ")),
+    (long_modules, "gate", "x = 1\n" * (MODULE_LINES + 1)),
+    (empty_names, "policy.utils", "pass"),
+    (mutable_state, "gate", "cache = {}\ndef f(x):\n    cache[x] = 1"),
+    (mutable_state, "gate", "seen: list[int] = []\ndef f(x):\n    seen.append(x)"),
+    (mutable_state, "gate", "n = 0\ndef f():\n    global n\n    n += 1"),
+]
+
+
+@pytest.mark.parametrize(("rule", "name", "source"), BAD)
+def test_a_rule_complains_about_a_bad_module(
+    rule: Callable[[Module], list[str]], name: str, source: str
+) -> None:
+    assert rule(parse(name, source))
+
+
+GOOD = [
+    (
+        wrong_directions,
+        "cli.check",
+        "from kakoi import __version__\nfrom kakoi.policy import rules",
+    ),
+    (wrong_directions, "policy.decide", "from kakoi.policy.rules import Policy"),
+    (process_starts, "process", "import subprocess"),
+    (process_starts, "gate", "import os\nos.path.join('a', 'b')"),
+    (ambient_reads, "keeper", "import sys\nsys.argv"),
+    (ambient_reads, "process", "import time\ntime.monotonic()"),
+    (ambient_reads, "config", "import os\nos.environ"),
+    (mutable_state, "gate", "seen = []\ndef f(x):\n    seen = []\n    seen.append(x)"),
+]
+
+
+@pytest.mark.parametrize(("rule", "name", "source"), GOOD)
+def test_a_rule_lets_a_good_module_be(
+    rule: Callable[[Module], list[str]], name: str, source: str
+) -> None:
+    assert rule(parse(name, source)) == []
+
+
+def test_a_circle_within_one_package_is_found() -> None:
+    modules = [
+        parse("policy.a", "from kakoi.policy.b import f"),
+        parse("policy.b", "def f():\n    from kakoi.policy import c"),
+        parse("policy.c", "import kakoi.policy.a"),
+    ]
+    assert set(import_cycle(modules)) == {"policy.a", "policy.b", "policy.c"}
+
+
+def test_a_straight_line_is_no_circle() -> None:
+    modules = [
+        parse("policy.a", "from kakoi.policy.b import f\nfrom kakoi.policy.c import g"),
+        parse("policy.b", "from kakoi.policy.c import g"),
+        parse("policy.c", "import os"),
+    ]
+    assert import_cycle(modules) == []
