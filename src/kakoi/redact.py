@@ -74,7 +74,7 @@ _WHOLE = frozenset(("_auth", "sshpass", "dbpass", "userpass"))
 
 def is_secret_name(name: str) -> bool:
     """Does a variable, option, header or key of this name hold a secret?"""
-    words = [word.lower() for word in _WORD.findall(name[:256])]
+    words = [word.lower() for word in _WORD.findall(name[-256:])]
     while words and words[-1].isdigit():
         words.pop()
     if not words or name.lower() in _WHOLE or words[-1] in _WHOLE:
@@ -84,7 +84,7 @@ def is_secret_name(name: str) -> bool:
         return bool(before) and before not in _UNLESS_AFTER[last]
     if words[-3:] in (["access", "key", "id"], ["secret", "key", "base"]):
         return True
-    last = last.removesuffix("s") if last not in ("pass",) else last
+    last = last.removesuffix("s")
     if last == "token":
         return before not in _PLAIN_TOKENS
     return last.endswith(_TAILS) or before in _AFTER.get(last, ())
@@ -147,7 +147,7 @@ _TOKEN = re.compile(
     r"|(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{20,}"
     r"|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{40,}|rubygems_[a-f0-9]{40,}|dckr_pat_[\w-]{20,}"
     r"|hf_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{30,}|[sr]k_(?:live|test)_[A-Za-z0-9]{16,}"
-    r"|do[opr]_v1_[a-f0-9]{40,}|dapi[a-f0-9]{32}|hv[sb]\.[A-Za-z0-9_-]{20,}|lin_api_[A-Za-z0-9]{30,}"
+    r"|do[opr]_v1_[a-f0-9]{40,}|dapi[a-f0-9]{32}|hv[sb]\.[A-Za-z0-9_-]{20,}|lin_api_[\w]{30,}"
     r"|SG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{40,}"
     r"|sntrys_[A-Za-z0-9_=+/-]{40,}|tskey-[a-z]{2,16}-[A-Za-z0-9-]{16,}|shpat_[a-f0-9]{32}"
     # At the start of a run only; the end of an escape sequence ("\n", "%3D", a colour) is one.
@@ -159,7 +159,7 @@ _DENSE = re.compile("(?=[A-Za-z]*[0-9])[A-Za-z0-9]{12,}")
 _SCHEME = re.compile(
     r"(?<![A-Za-z0-9])((bearer|basic)[ \t]{1,4})([A-Za-z0-9._~+/-]{6,}=*)", re.IGNORECASE
 )
-_ELEMENT = re.compile(r"<([A-Za-z_][\w.:-]{0,80})>([^<>\n]{1,4096})(?=</)", re.ASCII)
+_ELEMENT = re.compile(r"<([A-Za-z_][\w.:-]{0,80})>([^<>\n]{1,4096}+)(?=</)", re.ASCII)
 _CURL = re.compile(r"\b(?:curl|wget)\b[^\n]*")
 _CURL_USER = re.compile(
     r"""(\s(?:-u|-U|--user|--proxy-user)[ =]?["']?[^\s:"'$]{0,128}:)([^\s"'$][^\s"']*)"""
@@ -222,13 +222,15 @@ def _curl(found: re.Match[str]) -> str:
 _NAME = re.compile(
     r"""(?:(?<![A-Za-z0-9_.\\-])|(?<=\\[nrt]))
     (?:
-        -{0,2}([A-Za-z_][A-Za-z0-9_.-]{0,80})\\?["']?\]?[ \t]{0,3}(?::=|=>|={1,3}|:)[ \t]{0,3}
+        -{0,2}([A-Za-z_][A-Za-z0-9_.-]{0,80})\\?["']?\]?[ \t]{0,3}
+        (?::=|=>|==?=?(?=[ \t]{0,3}["'])|=(?!=)|:)[ \t]{0,3}
       | --?([A-Za-z][A-Za-z0-9_-]{0,80})[ \t]{1,8}(?=[^\s-])
     )""",
     re.VERBOSE,
 )
 _OPENING = re.compile(r"""\\*["'`]""")
 _INSIDE = {mark: re.compile(rf"(?:[^{mark}\\\n]++|\\.)*+") for mark in "\"'`"}
+_LONGEST_VALUE = 4096
 _BARE = re.compile(r"""[^\s"'`&|<>]+""")
 _AUTH_SCHEME = re.compile(
     r"(?:bearer|basic|token|apikey|negotiate|digest|aws4-hmac-sha256)[ \t]+", re.IGNORECASE
@@ -303,12 +305,11 @@ def _closing(text: str, opening: re.Match[str]) -> int:
     """Where a quoted value ends: at its closing mark, or with the word if there is none."""
     start, mark = opening.end(), opening[0]
     if len(mark) > 1:  # Quotes inside of a quoted text are escaped, and so is the closing one.
-        line_end = text.find("\n", start)
-        end = text.find(mark, start, line_end if line_end >= 0 else len(text))
-    else:
-        inside = _INSIDE[mark].match(text, start)
-        end = inside.end() if inside and text[inside.end() :][:1] == mark else -1
-    return end if end >= 0 else _bare_end(text, start)
+        end = text.find(mark, start, start + _LONGEST_VALUE)
+        return end if end >= 0 and "\n" not in text[start:end] else _bare_end(text, start)
+    inside = _INSIDE[mark].match(text, start)
+    closed = inside is not None and text.startswith(mark, inside.end())
+    return inside.end() if inside and closed else _bare_end(text, start)
 
 
 def _bare_end(text: str, start: int) -> int:
@@ -316,10 +317,8 @@ def _bare_end(text: str, start: int) -> int:
     found = _BARE.match(text, start)
     if found is None:
         return start
-    value = found[0].rstrip(",;.:)]}")
-    if REDACTED.startswith(value[value.rfind("[") :], 0) and found[0].startswith(value + "]"):
-        value += "]"
-    return start + len(value)
+    closing = ",;.:)}" if REDACTED in found[0] else ",;.:)]}"
+    return start + len(found[0].rstrip(closing))
 
 
 def _is_reference(value: str) -> bool:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from kakoi.policy.arguments import Option
@@ -51,7 +52,7 @@ def _option_effects(invocation: Invocation, option: Option) -> list[Effect]:
     ]
     if option.value is not None:
         found += [
-            Effect(spec.value_effects[name], option.value)
+            Effect(spec.value_effects[name], option.value, option=option.word)
             for name in option.names
             if name in spec.value_effects
         ]
@@ -95,7 +96,7 @@ def _refine(effect: Effect, invocation: Invocation) -> Effect | None:
     if kind == "runs-rest":
         at = invocation.words.index(effect.word)
         return Effect("runs", effect.word, invocation.words[at:], "xargs")
-    return effect if kind == effect.kind else Effect(kind, effect.word, effect.argv, effect.text)
+    return effect if kind == effect.kind else replace(effect, kind=kind)
 
 
 def _http_method(effect: Effect, _: Invocation) -> str | None:

@@ -1,6 +1,5 @@
 """The walk over one script: every command, redirect and assignment is held against the policy."""
 
-import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,30 +8,26 @@ from typing import Final
 from kakoi.policy.code_readers import code_effects
 from kakoi.policy.decision import Finding
 from kakoi.policy.effects import effects_of
-from kakoi.policy.paths import SCRATCH, Location, absolute, is_secret, locate, within
+from kakoi.policy.folders import Folders
+from kakoi.policy.naming import callable_functions, named, program_name
+from kakoi.policy.paths import Location, absolute, is_secret, locate
 from kakoi.policy.programs import Effect, Invocation, invoke
 from kakoi.policy.rules import Policy, Rule, Verdict
 from kakoi.policy.script import Assignment, Command, Redirect, Script, Unreadable
-from kakoi.policy.shell_readers import ASSIGNED
+from kakoi.policy.shell_readers import ASSIGNED, placeholder
 from kakoi.policy.syntax import parse
 from kakoi.policy.values import Values, printed_by
 from kakoi.policy.variables import Meaning, meaning_of
 from kakoi.policy.words import Expands, Expansion, Word, literal_word
 
 MAX_WRAPPERS: Final = 8
-_SYSTEM_FOLDERS: Final = frozenset(
-    "/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin /opt/conda/bin /usr/local/go/bin".split()
-)
-# Folders of a project where its package manager puts the programs of its dependencies.
-_PACKAGE_FOLDER: Final = re.compile(
-    r"(?:\./)?(?:[\w.-]+/)*(?:node_modules/\.bin|\.?v?env/bin|\.venv/bin|vendor/bin|\.tox/[\w.-]+/bin|\.nox/[\w.-]+/bin)"
-)
-_PROJECT_WRAPPERS: Final = frozenset({"./gradlew", "./mvnw", "../gradlew", "../mvnw"})
 _DOWNLOADERS: Final = frozenset("curl wget aria2c http https fetch lynx w3m ftp scp nc".split())
 _DECODERS: Final = frozenset("base64 base32 xxd openssl gpg uudecode".split())
 _DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
-_VARIABLE_COMMANDS: Final = frozenset("export declare local readonly typeset unset".split())
-_WRITING: Final = frozenset({">", ">>", ">|", "&>", "&>>", "<>"})
+# Filters that pass lines on as they are.
+_SIEVES: Final = frozenset({"grep", "head", "tail", "sort", "uniq"})
+_DECLARING: Final = frozenset("export declare local readonly typeset unset".split())
+_WRITING: Final = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
 
 
 @dataclass
@@ -46,6 +41,8 @@ class Context:
     depth: int = 0
     # Set while judging a nested text: findings point at the word that held it.
     span: tuple[int, int] | None = None
+    # Files that the text downloads, by absolute path.
+    downloads: set[str] = field(default_factory=set)
 
 
 class Judge:
@@ -55,37 +52,15 @@ class Judge:
         self.context = context
         self.policy = context.policy
         self.script = script
-        self.values = Values(script, outer.values.known if outer else {})
-        self.folders: dict[tuple[int, ...], str | None] = {(): outer.folder if outer else context.cwd}
-        self.folder: str | None = self.folders[()]
-        self.before: str | None = None
-        self.downloads: set[str] = outer.downloads if outer else set()
-        self.functions = outer.functions if outer else _callable(script)
+        self.outer = outer
+        self.values: Values = Values(script, outer.values.known if outer else {})
+        self.folder: str | None = outer.folder if outer else context.cwd
+        self.folders = Folders(self.folder)
+        self.functions = callable_functions(script)
         self.index = 0
 
-    # ── findings ──
-
-    def find(self, rule: str, verdict: Verdict, word: Word, subject: str, reason: str, hint: str) -> None:
-        start, end = self.context.span or (word.start, word.end)
-        self.context.findings.append(Finding(rule, verdict, start, end, subject, reason, hint))
-
-    def report(self, rule: Rule, word: Word, subject: str = "") -> None:
-        text = subject or word.shown
-        named = {"subject": text}
-        self.find(
-            rule.id, rule.verdict, word, text, _told(rule.reason, named), _told(rule.hint, named)
-        )
-
-    def hit(self, kind: str, word: Word, invocation: Invocation | None = None, subject: str = "") -> None:
-        """Hold an effect against the rules."""
-        effect = Effect(kind, word)
-        for rule in self.policy.rules_by_effect.get(kind, ()):
-            if rule.catches(effect, invocation):
-                self.report(rule, word, subject)
-
-    # ── the script ──
-
     def judge(self) -> None:
+        """Find everything that stands against the script."""
         for definition in self.script.definitions:
             if definition.name in self.policy.programs:
                 word = literal_word(definition.name, definition.start, definition.end)
@@ -98,9 +73,31 @@ class Judge:
             self.variable(binding.name, None, word)
         for index, command in enumerate(self.script.commands):
             self.index = index
-            self.folder = self.folder_of(command.scope)
+            self.folder = self.folders.of(command.scope)
             self.command(command)
-            self.move(command)
+            self.folders.follow(command, self.values, self.context.roots)
+
+    # ── findings ──
+
+    def find(
+        self, rule: str, verdict: Verdict, word: Word, subject: str, reason: str, hint: str
+    ) -> None:
+        start, end = self.context.span or (word.start, word.end)
+        self.context.findings.append(Finding(rule, verdict, start, end, subject, reason, hint))
+
+    def report(self, rule: Rule, word: Word, subject: str) -> None:
+        reason, hint = (text.replace("{subject}", subject) for text in (rule.reason, rule.hint))
+        self.find(rule.id, rule.verdict, word, subject, reason, hint)
+
+    def hit(
+        self, kind: str, word: Word, invocation: Invocation | None = None, subject: str = ""
+    ) -> None:
+        """Hold an effect against the rules."""
+        for rule in self.policy.rules_by_effect.get(kind, ()):
+            if rule.catches(kind, invocation):
+                self.report(rule, word, subject or word.shown)
+
+    # ── commands ──
 
     def command(self, command: Command) -> None:
         for assignment in command.assignments:
@@ -110,154 +107,115 @@ class Judge:
         if not command.words:
             return
         first = command.words[0]
-        for words in self.values.variants(command.words):
-            self.argv((first, *words[1:]) if words else (first,), command)
-
-    def folder_of(self, scope: tuple[int, ...]) -> str | None:
-        known = scope
-        while known not in self.folders:
-            known = known[:-1]
-        return self.folders.setdefault(scope, self.folders[known])
-
-    def move(self, command: Command) -> None:
-        """Follow `cd`, so that a relative write is held against the right directory."""
-        name = command.words[0].static if command.words else None
-        if name not in ("cd", "pushd", "popd"):
-            return
-        words = next(iter(self.values.variants(command.words)))
-        operands = [w for w in words[1:] if w.static not in ("-P", "-L", "-e", "--")]
-        before, target = self.folder, operands[0] if operands else None
-        if name == "popd" or (target is not None and target.static == "-"):
-            after = self.before
-        elif target is None or target.tilde:
-            after = "/home/user"
-        elif target.text is None:
-            known = locate(target, before, self.context.roots) is Location.INSIDE
-            after = absolute(target.prefix, before or "/") if known else None
-        else:
-            after = None if before is None and target.text[:1] != "/" else absolute(target.text, before or "/")
-        self.before = before
-        self.folders[command.scope] = after
-
-    # ── assignments and redirects ──
-
-    def assignment(self, assignment: Assignment, command: Command) -> None:
-        word = literal_word(assignment.name, assignment.start, assignment.end)
-        program = command.words[0].static if command.words else None
-        # `IFS=, read -r a b` splits one line; alone it would change how every later word is read.
-        if assignment.name == "IFS" and program in ("read", "mapfile", "readarray"):
-            return
-        self.variable(assignment.name, assignment.value, word)
-
-    def variable(self, name: str, value: Word | None, word: Word) -> None:
-        meaning = meaning_of(name, value)
-        if meaning is Meaning.RUNS and value is not None and value.static is not None:
-            self.text(value)
-        elif meaning is not Meaning.HARMLESS:
-            kind = Meaning.CHANGES if meaning is Meaning.RUNS else meaning
-            self.hit(kind.value, word, subject=name)
-
-    def redirect(self, redirect: Redirect, command: Command) -> None:
-        if redirect.descriptor.startswith("{"):
-            name = redirect.descriptor.strip("{}")
-            self.variable(name, None, literal_word(name, redirect.start, redirect.end))
-        duplicates = redirect.operator in (">&", "<&") and re.fullmatch(
-            r"\d*-?", redirect.target.static or "x"
-        )
-        if duplicates or redirect.operator in ("<<", "<<-", "<<<"):
-            return
-        for words in self.values.variants((redirect.target,)):
-            for word in words:
-                if redirect.operator in _WRITING or redirect.operator == ">&":
-                    self.written("writes", word, None)
-                    self.downloaded_to(word, command)
-                else:
-                    self.read(word, None)
-
-    # ── programs ──
+        for words in self.values.variants(command.words[1:]):
+            self.argv((first, *words), command)
 
     def argv(self, words: tuple[Word, ...], command: Command, lenient: str = "") -> None:
-        """Judge one program with its arguments, and whatever it starts in turn."""
+        """Judge one program with its arguments, and whatever it starts in turn.
+
+        `lenient` is set for a program that a package manager finds (`npx`, `bundle exec`).
+        """
         if self.context.depth > MAX_WRAPPERS:
             self.hit("wrapped-too-deep", words[0])
             return
-        first = words[0]
-        if lenient == "runs-package" and first.static and "@" in first.static[1:]:
-            bare = re.sub(r"(?<=.)@[^/@]*$", "", first.static)
-            first = literal_word(bare, first.start, first.end)
-            words = (first, *words[1:])
-        if not lenient and first.static and _PACKAGE_FOLDER.match(first.static):
-            lenient = "runs-project"
-        name = self.program(first, lenient)
-        if name is None:
+        text = words[0].static
+        if not text or words[0].from_braces:
+            self.hit("dynamic-program", words[0])
             return
-        if name in self.functions and self.callable(name):
-            piped = any(_name(self.script.commands[i]) == name for i in command.feeders)
-            if command.function == name and (piped or command.background):
-                self.hit("fork-bomb", first)
+        if self.calls_function(text, words[0], command):
             return
-        invocation = invoke(name, words)
-        self.listed(invocation, lenient)
-        for effect in effects_of(invocation):
-            self.effect(effect, invocation, command)
-
-    def program(self, word: Word, lenient: str) -> str | None:
-        """The name a program word stands for; None when that alone decides."""
-        text = word.static
-        if text is None or word.from_braces or text == "":
-            self.hit("dynamic-program", word)
-            return None
-        if "/" not in text or text in self.policy.entries or text in _PROJECT_WRAPPERS:
-            return posixpath.basename(text) if text in _PROJECT_WRAPPERS else text
-        folder, name = posixpath.split(text)
-        if folder in _SYSTEM_FOLDERS or _PACKAGE_FOLDER.fullmatch(folder):
-            return name
         if lenient == "runs-package":
-            return text
-        path = absolute(text, self.folder or "/")
-        if path in self.downloads:
-            self.hit("download-run", word)
-        elif name in self.policy.rules_by_program:
-            return name
-        elif any(within(path, root) for root in (*self.context.roots, *SCRATCH)):
-            self.hit("runs-file", word)
+            program = re.sub(r"(?<=.)@[^/@]*$", "", text)
+        elif text in self.policy.entries:
+            program = text
         else:
-            self.hit("runs-elsewhere", word)
-        return None
+            known = frozenset(self.policy.rules_by_program)
+            name = named(text, self.folder, self.context.roots, known)
+            lenient = lenient or ("runs-project" if name.from_package else "")
+            if name.effect:
+                self.runs_file(Effect(name.effect, words[0]), None)
+                return
+            program = name.program
+        self.invocation(invoke(program, words), command, lenient)
 
-    def listed(self, invocation: Invocation, lenient: str) -> None:
-        """Is the program (with its subcommand) on the list, and does a rule name it?"""
-        word = invocation.words[0]
+    def invocation(self, invocation: Invocation, command: Command, lenient: str) -> None:
+        word = invocation.named_by
+        denied = False
         for rule in self.policy.rules_by_program.get(invocation.program, ()):
             if rule.applies_to(invocation):
                 self.report(rule, word, invocation.names[0])
+                denied = denied or rule.verdict is Verdict.DENY
+        if not denied:
+            self.listed(invocation, word, lenient)
+        for effect in effects_of(invocation):
+            self.effect(effect, invocation, command)
+
+    def listed(self, invocation: Invocation, word: Word, lenient: str) -> None:
+        """Is the program, with its subcommand, on the list?"""
         entry = self.policy.entry(invocation.names)
         if entry is not None:
             if entry.verdict is not Verdict.ALLOW:
                 hint = "Ask your user, or use a command that only reads."
                 self.find("asks-first", entry.verdict, word, entry.command, entry.reason, hint)
+        elif self.policy.any_command or self.only_shows_itself(invocation):
             return
-        if self.policy.any_command or self._has_listed_subcommand(invocation):
+        elif lenient == "runs-project" and invocation.program.endswith(".py"):
             return
-        if lenient and invocation.program not in self.policy.rules_by_program:
-            script = lenient == "runs-project" and invocation.program.endswith(".py")
-            if not script:
-                self.hit("package-program", word, subject=invocation.names[0])
-        elif invocation.program not in self.policy.rules_by_program or not any(
-            finding.start == word.start and finding.verdict is Verdict.DENY
-            for finding in self.context.findings
-        ):
-            self.hit("not-listed", word, subject=invocation.names[0])
+        else:
+            kind = "package-program" if lenient else "not-listed"
+            self.hit(kind, word, subject=invocation.names[0])
 
-    def _has_listed_subcommand(self, invocation: Invocation) -> bool:
-        """`git --version`: no subcommand, so nothing is done."""
-        if invocation.subcommand:
+    def only_shows_itself(self, invocation: Invocation) -> bool:
+        """`git --version`: subcommands are on the list, and none is given, so nothing is done."""
+        return not invocation.subcommand and any(
+            name.startswith(invocation.program + " ") for name in self.policy.entries
+        )
+
+    def calls_function(self, name: str, word: Word, command: Command) -> bool:
+        """Whether the name surely reaches a function of the script, whose body is judged anyway."""
+        judge: Judge | None = self
+        while judge is not None and name not in judge.functions:
+            judge = judge.outer
+        if judge is None:
             return False
-        return any(name.startswith(invocation.program + " ") for name in self.policy.entries)
+        inside_function = judge.script.commands[judge.index].function != ""
+        if not inside_function and judge.functions[name] > judge.index:
+            return False
+        piped = any(program_name(self.script.commands[i]) == name for i in command.feeders)
+        if command.function == name and (piped or command.background):
+            self.hit("fork-bomb", word)
+        return True
 
-    def callable(self, name: str) -> bool:
-        """Whether a call of function `name` here surely reaches the function."""
-        return self.script.commands[self.index].function != "" or self.functions[name] <= self.index
+    # ── assignments and redirects ──
+
+    def assignment(self, assignment: Assignment, command: Command) -> None:
+        # `IFS=, read -r a b` splits one line; alone it would change how every later word is read.
+        if assignment.name == "IFS" and program_name(command) in ("read", "mapfile", "readarray"):
+            return
+        word = literal_word(assignment.name, assignment.start, assignment.end)
+        self.variable(assignment.name, assignment.value, word)
+
+    def variable(self, name: str, value: Word | None, word: Word) -> None:
+        meaning = meaning_of(name, value)
+        if meaning is Meaning.RUNS and value is not None:
+            self.text(value)
+        elif meaning is not Meaning.HARMLESS:
+            self.hit(meaning.value, word, subject=name)
+
+    def redirect(self, redirect: Redirect, command: Command) -> None:
+        if redirect.descriptor.startswith("{"):
+            name = redirect.descriptor.strip("{}")
+            self.variable(name, None, literal_word(name, redirect.start, redirect.end))
+        target = redirect.target.static
+        duplicates = redirect.operator in (">&", "<&") and re.fullmatch(r"\d*-?", target or "x")
+        if duplicates or redirect.operator.startswith("<<"):
+            return
+        for words in self.values.variants((redirect.target,)):
+            for word in words:
+                if redirect.operator in _WRITING:
+                    self.written("writes", word, None, command)
+                else:
+                    self.read(word, None)
 
     # ── effects ──
 
@@ -265,8 +223,18 @@ class Judge:
         handler = _HANDLERS.get(effect.kind)
         if handler is not None:
             handler(self, effect, invocation, command)
+        elif effect.option is not None and self.context.span is None:
+            word = literal_word("", effect.option.start, effect.word.end)
+            subject = self.script.text[effect.option.start : effect.word.end]
+            self.hit(effect.kind, word, invocation, subject)
         else:
             self.hit(effect.kind, effect.word, invocation)
+
+    def every_effect(
+        self, effects: Iterable[Effect], invocation: Invocation, command: Command
+    ) -> None:
+        for each in effects:
+            self.effect(each, invocation, command)
 
     def runs(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         argv = effect.argv
@@ -274,20 +242,18 @@ class Judge:
             argv = self.fed(argv, command)
         if effect.text in ("xargs", "find") and (argv[0].static or "").split("/")[-1] in _DELETERS:
             self.hit("mass-delete", argv[0], invocation)
+        lenient = effect.text if effect.text in ("runs-package", "runs-project") else ""
         self.context.depth += 1
-        lenient = effect.text if effect.text.startswith("runs-") else ""
         self.argv(argv, command, lenient)
         self.context.depth -= 1
 
     def fed(self, argv: tuple[Word, ...], command: Command) -> tuple[Word, ...]:
         """Put the shape of the lines that xargs reads, if known, in the place of its arguments."""
-        commands = self.script.commands
         if not command.feeders:
             return argv
-        first, *filters = (commands[index] for index in command.feeders)
+        first, *others = (self.script.commands[index] for index in command.feeders)
         shape = printed_by(first)
-        names = [c.words[0].static if c.words else None for c in filters]
-        if shape is None or any(n not in ("grep", "head", "tail", "sort", "uniq") for n in names):
+        if shape is None or any(program_name(other) not in _SIEVES for other in others):
             return argv
         return tuple(_with_shape(word, shape) for word in argv)
 
@@ -300,81 +266,81 @@ class Judge:
             kind = "download-run" if self.downloads_in(word) else "hidden-text"
             self.hit(kind, word, invocation)
             return
-        self.context.depth += 1
-        if self.context.depth > MAX_WRAPPERS:
+        if self.context.depth >= MAX_WRAPPERS:
             self.hit("wrapped-too-deep", word)
-        else:
-            self.nested(word)
-        self.context.depth -= 1
-
-    def nested(self, word: Word) -> None:
-        script = parse(word.text or "")
+            return
+        script = parse(word.text)
         if isinstance(script, Unreadable):
-            self.find(
-                "unreadable", Verdict.DENY, word, word.shown[:40], f"inside it, {script.reason}",
-                "Write the inner command in plain shell, or run it without the wrapper.",
-            )  # fmt: skip
+            hint = "Write the inner command in plain shell, or run it without the wrapper."
+            reason = f"inside it, {script.reason}"
+            self.find("unreadable", Verdict.DENY, word, word.shown[:40], reason, hint)
             return
         before = self.context.span
         self.context.span = before or (word.start, word.end)
+        self.context.depth += 1
         Judge(self.context, script, self).judge()
+        self.context.depth -= 1
         self.context.span = before
 
     def runs_split(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        """`env -S TEXT ARG…`: the text is split like a shell's, then the arguments follow."""
+        """`env -S TEXT ARG…`: the text is split into words, and the arguments follow."""
         script = parse(effect.word.static) if effect.word.static is not None else None
-        if not isinstance(script, Script) or len(script.commands) != 1:
+        inner = script.commands[0] if isinstance(script, Script) and script.commands else None
+        # env expands no globs and knows no redirects or lists; such a text is not what it seems.
+        if inner is None or script is None or isinstance(script, Unreadable):
             self.hit("hidden-text", effect.word, invocation)
-            return
-        inner = script.commands[0].words
-        # env itself knows no variables inside quotes and no redirects, so both are refused here.
-        if any(w.text is None for w in inner) or script.commands[0].redirects:
+        elif len(script.commands) > 1 or inner.redirects or any(w.text is None for w in inner.words):
             self.hit("hidden-text", effect.word, invocation)
-            return
-        at = (effect.word.start, effect.word.end)
-        words = tuple(literal_word(w.text or "", *at) for w in inner)
-        env = literal_word("env", *at)
-        sets = tuple(literal_word(f"{a.name}={a.value.shown if a.value else ''}", *at) for a in script.commands[0].assignments)
-        self.runs(Effect("runs", effect.word, (env, *sets, *words, *effect.argv)), invocation, command)
+        else:
+            at = (effect.word.start, effect.word.end)
+            texts = [f"{a.name}={a.value.shown if a.value else ''}" for a in inner.assignments]
+            texts += [word.text or "" for word in inner.words]
+            words = tuple(literal_word(text, *at) for text in ("env", *texts))
+            self.runs(Effect("runs", words[0], (*words, *effect.argv)), invocation, command)
 
     def runs_stdin(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """An interpreter that reads its program from standard input."""
         shell = effect.text == "sh"
         for redirect in reversed(command.redirects):
             if redirect.body is not None:
-                if shell:
-                    self.text(redirect.body, invocation)
-                elif self.downloads_in(redirect.body):
-                    self.hit("download-run", redirect.body, invocation)
-                else:
-                    self.all_effects(code_effects(effect.text, redirect.body), invocation, command)
+                self.runs_body(redirect.body, effect, invocation, command)
                 return
             if redirect.operator == "<":
                 kind = "runs-file" if shell else "runs-code-file"
-                self.runs_file(Effect(kind, redirect.target), invocation, command)
+                self.runs_file(Effect(kind, redirect.target), invocation)
                 return
-        feeders = [self.script.commands[i] for i in command.feeders]
-        programs = {(_name(feeder) or "").split("/")[-1] for feeder in feeders}
+        feeders = [self.script.commands[index] for index in command.feeders]
+        programs = {program_name(feeder) for feeder in feeders}
         if programs & _DOWNLOADERS:
             self.hit("download-run", effect.word, invocation)
         elif shell or programs & _DECODERS:
-            self.hit("runs-stdin", effect.word, invocation)
+            self.hit("hidden-text", effect.word, invocation)
         elif len(feeders) == 1 and programs <= {"echo", "printf"}:
             for word in feeders[0].words[1:]:
-                self.all_effects(code_effects(effect.text, word), invocation, command)
+                self.every_effect(code_effects(effect.text, word), invocation, command)
 
-    def all_effects(self, effects: Iterable[Effect], invocation: Invocation, command: Command) -> None:
-        for each in effects:
-            self.effect(each, invocation, command)
+    def runs_body(
+        self, body: Word, effect: Effect, invocation: Invocation, command: Command
+    ) -> None:
+        if effect.text == "sh":
+            self.text(body, invocation)
+        elif self.downloads_in(body):
+            self.hit("download-run", body, invocation)
+        else:
+            self.every_effect(code_effects(effect.text, body), invocation, command)
 
-    def runs_file(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        """A script file: one that this very text downloads is a download that is run."""
-        path = absolute(effect.word.prefix, self.folder or "/")
-        fetched = path in self.downloads or self.downloads_in(effect.word)
-        kind = "download-run" if fetched else effect.kind
-        if kind == "runs-file" and any(p.kind is Expands.PROCESS for p in effect.word.expansions()):
+    def script_file(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+        self.runs_file(effect, invocation)
+
+    def runs_file(self, effect: Effect, invocation: Invocation | None) -> None:
+        """A script or program file: one that this very text downloads is a download that is run."""
+        word, kind = effect.word, effect.kind
+        fetched = absolute(word.prefix, self.folder or "/") in self.context.downloads
+        if fetched or self.downloads_in(word):
+            kind = "download-run"
+        elif kind == "runs-file" and any(p.kind is Expands.PROCESS for p in word.expansions()):
             kind = "hidden-text"
-        self.hit(kind, effect.word, invocation)
+        self.hit(kind, word, invocation)
 
     def unclear(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         kind = "download-run" if self.downloads_in(effect.word) else effect.kind
@@ -386,11 +352,6 @@ class Judge:
         if effect.text:
             self.text(literal_word(effect.text, effect.word.start, effect.word.end))
 
-    def chdir(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        """What follows in this command happens in another directory."""
-        known = effect.word.text
-        self.folder = None if known is None else absolute(known, self.folder or "/")
-
     def sets(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         word = effect.word
         assigned = ASSIGNED.match(word.prefix)
@@ -398,14 +359,19 @@ class Judge:
             self.variable(assigned[1], word.after(assigned.end()), word)
         elif word.static is None:
             self.hit("sets-unclear", word, invocation)
-        elif "[" in word.static and re.search(r"\[.*(?:\$|`)", word.static, re.DOTALL):
+        elif re.search(r"\[.*(?:\$|`)", word.static, re.DOTALL):
             self.hit("hidden-text", word, invocation)
-        elif invocation.program not in _VARIABLE_COMMANDS:
-            self.variable(word.static.split("[")[0], _unknown(word), word)
+        elif invocation.program not in _DECLARING:
+            self.variable(word.static.split("[")[0], placeholder(word), word)
+
+    def chdir(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+        """What follows in this command happens in another directory."""
+        known = effect.word.text
+        self.folder = None if known is None else absolute(known, self.folder or "/")
 
     # ── files ──
 
-    def path_effect(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def path(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         if effect.kind == "reads":
             self.read(effect.word, invocation)
         elif effect.kind == "links":
@@ -413,8 +379,7 @@ class Judge:
             if locate(effect.word, at, self.context.roots) is Location.OUTSIDE:
                 self.hit("links-outside", effect.word, invocation)
         else:
-            self.written(effect.kind, effect.word, invocation)
-            self.downloaded_to(effect.word, command)
+            self.written(effect.kind, effect.word, invocation, command)
 
     def read(self, word: Word, invocation: Invocation | None) -> None:
         if is_secret(word, self.folder):
@@ -422,9 +387,13 @@ class Judge:
         elif locate(word, self.folder, self.context.roots) is Location.NETWORK:
             self.hit("network-device", word, invocation)
 
-    def written(self, kind: str, word: Word, invocation: Invocation | None) -> None:
+    def written(
+        self, kind: str, word: Word, invocation: Invocation | None, command: Command
+    ) -> None:
         if any(part.kind is Expands.PROCESS for part in word.expansions()):
             return
+        if word.text and program_name(command) in _DOWNLOADERS:
+            self.context.downloads.add(absolute(word.text, self.folder or "/"))
         place = locate(word, self.folder, self.context.roots)
         if place is Location.NETWORK:
             self.hit("network-device", word, invocation)
@@ -434,23 +403,11 @@ class Judge:
     def downloads_in(self, word: Word) -> bool:
         """Whether an expansion in `word` fetches something."""
         return any(
-            (_name(self.script.commands[index]) or "").split("/")[-1] in _DOWNLOADERS
+            program_name(self.script.commands[index]) in _DOWNLOADERS
             for part in word.expansions()
             for index in part.commands
             if index < len(self.script.commands)
         )
-
-    def downloaded_to(self, word: Word, command: Command) -> None:
-        if word.text and (_name(command) or "").split("/")[-1] in _DOWNLOADERS:
-            self.downloads.add(absolute(word.text, self.folder or "/"))
-
-
-def _name(command: Command) -> str | None:
-    return command.words[0].static if command.words else None
-
-
-def _unknown(word: Word) -> Word:
-    return Word((Expansion(Expands.VARIABLE, True),), word.start, word.end, None)
 
 
 def _with_shape(word: Word, shape: str) -> Word:
@@ -461,44 +418,20 @@ def _with_shape(word: Word, shape: str) -> Word:
     return literal_word(text, word.start, word.end)
 
 
-def _told(text: str, named: dict[str, str]) -> str:
-    return text.replace("{subject}", named["subject"])
-
-
-def _callable(script: Script) -> dict[str, int]:
-    """Functions that are defined for certain, with the first command that may call them.
-
-    A definition in a branch may never happen, and the call would then reach a program of that name.
-    """
-    functions: dict[str, int] = {}
-    for definition in script.definitions:
-        if definition.certain and definition.name not in functions:
-            functions[definition.name] = definition.before
-    first_use = min(
-        (
-            index
-            for index, command in enumerate(script.commands)
-            if not command.function and _name(command) in functions
-        ),
-        default=len(script.commands),
-    )
-    return {name: before for name, before in functions.items() if before <= first_use}
-
-
 _HANDLERS: Final = {
     "runs": Judge.runs,
     "runs-shell": Judge.runs_text,
     "runs-split": Judge.runs_split,
     "runs-stdin": Judge.runs_stdin,
-    "runs-file": Judge.runs_file,
-    "runs-code-file": Judge.runs_file,
+    "runs-file": Judge.script_file,
+    "runs-code-file": Judge.script_file,
     "hidden-text": Judge.unclear,
     "unclear-program": Judge.unclear,
     "program-runs": Judge.program_runs,
     "sets": Judge.sets,
     "chdir": Judge.chdir,
-    "reads": Judge.path_effect,
-    "writes": Judge.path_effect,
-    "deletes": Judge.path_effect,
-    "links": Judge.path_effect,
+    "reads": Judge.path,
+    "writes": Judge.path,
+    "deletes": Judge.path,
+    "links": Judge.path,
 }

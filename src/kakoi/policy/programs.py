@@ -15,7 +15,7 @@ import yaml
 
 from kakoi.errors import ConfigurationError
 from kakoi.policy.arguments import Arguments, Spec, read_arguments
-from kakoi.policy.words import Word
+from kakoi.policy.words import Word, literal_word
 
 # The C loader reads the data about ten times faster; the pure one gives the same values.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -29,12 +29,17 @@ _KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Something an argument does. `kind` is a word of the rules; `argv` is what a `runs` starts."""
+    """Something an argument does.
+
+    `kind` is a word of the rules and `word` the argument that does it; `option` is the option that
+    made it do so, `argv` what a `runs` starts, `text` a detail that the kind explains.
+    """
 
     kind: str
     word: Word
     argv: tuple[Word, ...] = ()
     text: str = ""
+    option: Word | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class Invocation:
     spec: Spec
     arguments: Arguments
     words: tuple[Word, ...]
+    # The words that name it: the program, up to its subcommand.
+    named_by: Word
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,9 +136,10 @@ def invoke(program: str, words: tuple[Word, ...]) -> Invocation:
             both = Arguments(
                 before.options + after.options, after.operands, before.unsure + after.unsure
             )
-            return Invocation(program, sub or "…", _merged(spec, inner), both, words)
-        return Invocation(program, "", spec, before, words)
-    return Invocation(program, "", spec, read_arguments(spec, rest), words)
+            name = literal_word(f"{program} {sub}", words[0].start, before.operands[0].end)
+            return Invocation(program, sub or "…", _merged(spec, inner), both, words, name)
+        return Invocation(program, "", spec, before, words, words[0])
+    return Invocation(program, "", spec, read_arguments(spec, rest), words, words[0])
 
 
 def _up_to_first_operand(spec: Spec) -> Spec:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from kakoi.policy.programs import Effect, Invocation
+from kakoi.policy.programs import Invocation
 
 
 class Verdict(StrEnum):
@@ -71,9 +71,9 @@ class Rule:
             for word in arguments.operands
         )
 
-    def catches(self, effect: Effect, invocation: Invocation | None) -> bool:
+    def catches(self, effect: str, invocation: Invocation | None) -> bool:
         """Whether `effect` of `invocation` (None: of the shell itself) falls under this rule."""
-        if effect.kind not in self.effects:
+        if effect not in self.effects:
             return False
         if invocation is None:
             return not (self.commands or self.flags or self.operands)

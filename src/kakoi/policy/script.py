@@ -90,7 +90,10 @@ class Trap:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Everything a piece of shell text can start, set or redirect; `empty` when it is only blanks or comments."""
+    """Everything a piece of shell text can start, set or redirect.
+
+    `empty` says that there is nothing but blanks and comments.
+    """
 
     text: str
     commands: tuple[Command, ...]
@@ -115,5 +118,6 @@ def covering(
     redirects: tuple[Redirect, ...],
 ) -> tuple[int, int]:
     """The span of a simple command."""
-    spans = [(each.start, each.end) for each in (*assignments, *words) or redirects]
-    return min(s for s, _ in spans), max(e for _, e in spans)
+    spans = [(each.start, each.end) for each in (*assignments, *words)]
+    spans = spans or [(each.start, each.end) for each in redirects]
+    return min(start for start, _ in spans), max(end for _, end in spans)

@@ -1,0 +1,58 @@
+"""The `kakoi` command: finds the subcommand's file when it is asked for, and not before."""
+
+import difflib
+import sys
+from importlib import import_module
+
+import click
+
+from kakoi import __version__
+from kakoi.errors import KakoiError
+
+# Subcommand → its one-line help. The module of the same name holds a click command `command`.
+COMMANDS = {
+    "check": "Judge a command without running it.",
+    "policy": "Show what may run, and why.",
+}
+
+
+class Lazy(click.Group):
+    """Imports a subcommand's module only when that subcommand is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = import_module(f"kakoi.cli.{cmd_name}").command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            advice = f" Did you mean `kakoi {close[0]}`?" if close else ""
+            ctx.fail(f"There is no command {args[0]!r}.{advice}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """An error of ours is told with its way out and exit status 2, never as a traceback."""
+        try:
+            return super().invoke(ctx)
+        except KakoiError as error:
+            click.echo(f"kakoi: {error}", err=True)
+            if error.hint:
+                click.echo(f"  hint: {error.hint}", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", message="kakoi %(version)s")
+def app() -> None:
+    """Run shell commands for AI agents: judged, confined, ended for certain, recorded."""

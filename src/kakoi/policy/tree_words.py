@@ -1,0 +1,211 @@
+"""Words and expressions of the parser's tree: quotes, expansions, arithmetic, tests."""
+
+import re
+from typing import Final
+
+from kakoi.policy.script import Binding, Trap
+from kakoi.policy.walking import Node, Walk
+from kakoi.policy.words import (
+    Expands,
+    Expansion,
+    Literal,
+    Part,
+    Word,
+    ansi_c_text,
+    double_quoted_text,
+    make_word,
+    unquoted_parts,
+)
+
+# Text that bash's arithmetic would run when a variable holding it is evaluated: `a[$(cmd)]`.
+_HIDDEN_SUBSCRIPT: Final = re.compile(r"\[[^\]]*?(?:\$\(|`|\$\{)")
+_EVALUATING_TESTS: Final = frozenset("-eq -ne -lt -le -gt -ge -v -R".split())
+
+
+def plain_word(walk: Walk, node: Node) -> Word:
+    """A bare literal that is no word node of its own: a name, a keyword."""
+    return make_word(tuple(unquoted_parts(node.get("Value", ""))), *walk.span(node))
+
+
+def word(walk: Walk, node: Node, command: int | None = None) -> Word:
+    """A word; `command` is the one it belongs to, which feeds a `>(…)` in it."""
+    walk.known(node, "Parts")
+    parts: list[Part] = []
+    for each in node.get("Parts") or []:
+        parts.extend(part(walk, each, quoted=False, command=command))
+    return make_word(tuple(parts), *walk.span(node))
+
+
+def heredoc(walk: Walk, node: Node, delimiter: Word) -> Word:
+    """The body of a heredoc; with a quoted delimiter it is text and nothing else."""
+    # The parser expands the body of `<<E"O"F` where bash does not: one command too many is safe.
+    raw = all(type(each) is Literal and each.quoted for each in delimiter.parts)
+    parts: list[Part] = []
+    for each in node.get("Parts") or []:
+        if each.get("Type") == "Lit":
+            text = each.get("Value", "")
+            _note_hidden(walk, text, each)
+            text = text if raw else double_quoted_text(text, special="$`\\")
+            parts.append(Literal(text, True))
+        else:
+            parts.extend(part(walk, each, quoted=True))
+    return make_word(tuple(parts), *walk.span(node))
+
+
+def part(walk: Walk, node: Node, *, quoted: bool, command: int | None = None) -> list[Part]:
+    """The parts that one node of a word stands for."""
+    kind = node.get("Type", "")
+    if kind == "Lit":
+        walk.known(node, "Value")
+        text = node.get("Value", "")
+        text = double_quoted_text(text) if quoted else text
+        _note_hidden(walk, text, node)
+        return [Literal(text, True)] if quoted else unquoted_parts(text)
+    if kind == "SglQuoted":
+        walk.known(node, "Value")
+        text = node.get("Value", "")
+        text = ansi_c_text(text) if node.get("Dollar") is True else text
+        _note_hidden(walk, text, node)
+        return [Literal(text, True)]
+    if kind == "DblQuoted":
+        walk.known(node, "Parts")
+        inner = [p for each in node.get("Parts") or [] for p in part(walk, each, quoted=True)]
+        return inner or [Literal("", True)]
+    if kind == "ExtGlob":
+        return [_extended_glob(walk, node)]
+    return [_expansion(walk, node, quoted=quoted, command=command)]
+
+
+def _extended_glob(walk: Walk, node: Node) -> Part:
+    walk.known(node, "Op Pattern")
+    # The parser keeps the pattern as raw text: an expansion in it would go unseen.
+    if any(char in node["Pattern"].get("Value", "") for char in "$`<>"):
+        raise walk.refuse("an expansion inside an extended glob", node)
+    return Literal("*")
+
+
+def _expansion(walk: Walk, node: Node, *, quoted: bool, command: int | None) -> Expansion:
+    kind = node.get("Type", "")
+    if kind == "ParamExp":
+        return _parameter(walk, node, quoted=quoted)
+    if kind == "CmdSubst":
+        walk.known(node, "Stmts")
+        return Expansion(Expands.COMMAND, quoted, commands=walk.nested(node))
+    if kind == "ArithmExp":
+        walk.known(node, "X")
+        first = len(walk.commands)
+        arithmetic(walk, node.get("X"))
+        found = tuple(range(first, len(walk.commands)))
+        return Expansion(Expands.ARITHMETIC, quoted, commands=found)
+    if kind == "ProcSubst":
+        walk.known(node, "Op Stmts")
+        fed = node["Op"] == ">(" and command is not None
+        feeders = (*walk.place.feeders, command) if fed and command is not None else ()
+        found = walk.nested(node, feeders)
+        return Expansion(Expands.PROCESS, quoted, operator=node["Op"], commands=found)
+    raise walk.refuse(kind or "word part", node)
+
+
+def _parameter(walk: Walk, node: Node, *, quoted: bool) -> Expansion:
+    walk.known(node, "Excl Length Param Index Slice Repl Names Exp")
+    first = len(walk.commands)
+    name = node["Param"]["Value"]
+    operator, operand = _operator(walk, node)
+    start, end = walk.span(node)
+    if operator in ("@P", "!"):
+        what = "${…@P}" if operator == "@P" else "${!…}"
+        walk.traps.append(Trap(what, start, end, name if operator == "!" else ""))
+    if operator in ("=", ":=") and operand is not None:
+        walk.bindings.append(Binding(name, (operand,), start, end))
+    found = tuple(range(first, len(walk.commands)))
+    return Expansion(Expands.VARIABLE, quoted, name, operator, operand, found)
+
+
+def _operator(walk: Walk, node: Node) -> tuple[str, Word | None]:
+    """What `${…}` does to its variable, with everything inside it walked."""
+    index = node.get("Index")
+    arithmetic(walk, index)
+    every = index is not None and _is_every(index)
+    _slice_and_replacement(walk, node)
+    if node.get("Excl"):
+        return ("!*" if node.get("Names") or every else "!"), None
+    if node.get("Length"):
+        return "#", None
+    if node.get("Exp"):
+        expansion = node["Exp"]
+        walk.known(expansion, "Op Word")
+        operand = word(walk, expansion["Word"]) if expansion.get("Word") else None
+        shown = operand.shown if operand else ""
+        return (f"@{shown}" if expansion["Op"] == "@" else expansion["Op"]), operand
+    if node.get("Slice"):
+        return ":", None
+    if node.get("Repl"):
+        return "/", None
+    return ("[@]" if every else "[]") if index else "", None
+
+
+def _slice_and_replacement(walk: Walk, node: Node) -> None:
+    if node.get("Slice"):
+        walk.known(node["Slice"], "Offset Length")
+        arithmetic(walk, node["Slice"].get("Offset"))
+        arithmetic(walk, node["Slice"].get("Length"))
+    if node.get("Repl"):
+        walk.known(node["Repl"], "All Orig With Anchor")
+        for side in ("Orig", "With"):
+            if node["Repl"].get(side):
+                word(walk, node["Repl"][side])
+
+
+def _is_every(index: Node) -> bool:
+    parts = index.get("Parts") or [{}]
+    return len(parts) == 1 and parts[0].get("Value") in ("@", "*")
+
+
+def _note_hidden(walk: Walk, text: str, node: Node) -> None:
+    if "[" in text and _HIDDEN_SUBSCRIPT.search(text):
+        walk.hidden.append(walk.span(node))
+
+
+# ── expressions ──────────────────────────────────────────────────────────────────────────────
+
+
+def arithmetic(walk: Walk, node: Node | None) -> None:
+    """Arithmetic: its words may hold commands, and its variables are evaluated again."""
+    if not node:
+        return
+    walk.arithmetic = True
+    kind = node.get("Type", "")
+    if kind == "Word":
+        word(walk, node)
+    elif kind in ("BinaryArithm", "UnaryArithm", "ParenArithm"):
+        walk.known(node, "Op Post X Y")
+        _arithmetic_assignment(walk, node)
+        arithmetic(walk, node.get("X"))
+        arithmetic(walk, node.get("Y"))
+    else:
+        raise walk.refuse(kind or "arithmetic", node)
+
+
+def _arithmetic_assignment(walk: Walk, node: Node) -> None:
+    operator = str(node.get("Op", ""))
+    parts = (node.get("X") or {}).get("Parts") or [{}]
+    if not operator.endswith("=") or "Value" not in parts[0]:
+        return
+    start, end = walk.span(node)
+    number = make_word((Literal("0", True),), start, end)
+    walk.bindings.append(Binding(str(parts[0]["Value"]), (number,), start, end))
+
+
+def test(walk: Walk, node: Node) -> None:
+    """The expression of `[[ … ]]`."""
+    kind = node.get("Type", "")
+    if kind == "Word":
+        word(walk, node)
+        return
+    if kind not in ("BinaryTest", "UnaryTest", "ParenTest"):
+        raise walk.refuse(kind or "test", node)
+    walk.known(node, "Op X Y")
+    walk.arithmetic = walk.arithmetic or node.get("Op") in _EVALUATING_TESTS
+    for side in ("X", "Y"):
+        if node.get(side):
+            test(walk, node[side])
