@@ -16,7 +16,10 @@ _MOST_FINDINGS: Final = 8
 def render(decision: Decision, *, color: bool) -> str:
     """The whole answer, compiler style."""
     if not decision.findings:
-        return _paint("allow", Verdict.ALLOW, color=color) + f": {shown(_first_line(decision.command))}"
+        return (
+            _paint("allow", Verdict.ALLOW, color=color)
+            + f": {shown(_first_line(decision.command))}"
+        )
     parts = [_finding(decision.command, f, color=color) for f in decision.findings[:_MOST_FINDINGS]]
     left = len(decision.findings) - _MOST_FINDINGS
     if left > 0:
@@ -25,7 +28,8 @@ def render(decision: Decision, *, color: bool) -> str:
 
 
 def _finding(text: str, finding: Finding, *, color: bool) -> str:
-    lines = [f"{_paint(finding.verdict.value, finding.verdict, color=color)}[{finding.rule}]: {shown(finding.reason)}"]
+    verdict = _paint(finding.verdict.value, finding.verdict, color=color)
+    lines = [f"{verdict}[{finding.rule}]: {shown(finding.reason)}"]
     number, excerpt, start, end = _excerpt(text, finding)
     margin = " " * len(str(number))
     before = _columns(excerpt[:start])

@@ -1,4 +1,4 @@
-"""Readers for programs that carry a program of another language: sed, awk, python -c and its like."""
+"""Readers for programs that carry a program of another language: sed, awk, `python -c`."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -101,7 +101,9 @@ def code_reader(language: str) -> Reader:
         module = arguments.named("-m")
         if module is not None and module.value and module.value.static in ("venv", "virtualenv"):
             found += [Effect("writes", w) for w in arguments.operands if w.prefix[:1] != "-"]
-        if texts or arguments.named("-m", "--version", "-V", "-v", "--help", "-h", "--check", "--test"):
+        if texts or arguments.named(
+            "-m", "--version", "-V", "-v", "--help", "-h", "--check", "--test"
+        ):
             return found
         if not arguments.operands or arguments.operands[0].static == "-":
             found.append(Effect("runs-stdin", invocation.words[0], text=language))

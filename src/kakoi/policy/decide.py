@@ -1,9 +1,10 @@
-"""decide(policy, command) → Decision. Pure: the same text gives the same answer, so it is cached."""
+"""decide(policy, command) → Decision. The same text gives the same answer, so it is cached."""
 
 from functools import lru_cache
 
 from kakoi.policy.decision import Decision, Finding, decision_from
 from kakoi.policy.judge import Context, Judge
+from kakoi.policy.report import Report
 from kakoi.policy.rules import Policy, Verdict
 from kakoi.policy.script import Unreadable
 from kakoi.policy.syntax import parse
@@ -53,6 +54,6 @@ def _decide(policy: Policy, command: str, cwd: str) -> Decision:
         return decision_from(
             command, [Finding("empty-command", Verdict.DENY, 0, len(command), "", reason, hint)]
         )
-    context = Context(policy, cwd, policy.roots or (cwd,))
-    Judge(context, script).judge()
-    return decision_from(command, context.findings)
+    report = Report(policy)
+    Judge(Context(report, cwd, policy.roots or (cwd,)), script).judge()
+    return decision_from(command, report.findings)

@@ -114,7 +114,9 @@ def _git_setting(effect: Effect, _: Invocation) -> str | None:
 
 
 def _protocol(effect: Effect, _: Invocation) -> str | None:
-    return None if re.fullmatch(r"[=+,]*(?:https?[=+,]*)+", effect.word.static or "") else "odd-scheme"
+    return (
+        None if re.fullmatch(r"[=+,]*(?:https?[=+,]*)+", effect.word.static or "") else "odd-scheme"
+    )
 
 
 def _awk_include(effect: Effect, _: Invocation) -> str:

@@ -17,7 +17,7 @@ MAX_SQUARE: Final = 500
 MAX_PIECES: Final = 3000
 MAX_CHAIN: Final = 100
 
-# Controls other than tab and newline, bidirectional overrides, and separators that look like blanks.
+# Controls other than tab and newline, bidirectional overrides, separators that look like blanks.
 _FORBIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
@@ -68,14 +68,18 @@ def _too_deep(
 def _too_large(text: str) -> Unreadable | None:
     bare, quoted = _without_texts(text)
     if len(bare.split()) + quoted + sum(map(bare.count, ";|&()$`")) > MAX_PIECES:
-        reason = f"the command has more than {MAX_PIECES} words and operators; write it to a file first"
+        reason = (
+            f"the command has more than {MAX_PIECES} words and operators; write it to a file first"
+        )
         return Unreadable(reason, 0, 0)
     chain = 0
     joined = False
     for found in _CHAINED.finditer(bare):
         if found[1]:
             chain, joined = chain + 1, True
-        elif not (found[2] == "\n" and joined and not bare[: found.start()].rstrip()[-1:].isalnum()):
+        elif not (
+            found[2] == "\n" and joined and not bare[: found.start()].rstrip()[-1:].isalnum()
+        ):
             chain, joined = 0, False
         if chain > MAX_CHAIN:
             return Unreadable(f"more than {MAX_CHAIN} commands in one chain; split it up", 0, 0)

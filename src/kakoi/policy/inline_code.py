@@ -139,7 +139,9 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
     ),
     "perl": (
         _BACKTICKS,
-        Rule(_RUNS, r"(?<![\w$@%>])(?<!sub )(?:system|exec|readpipe|open[23])\b(?!\s*=>)ARGS"),
+        Rule(
+            _RUNS, r"(?<![\w$@%>])(?<!sub )(?:system|exec|readpipe|open[23])\b(?!\s*(?:=>|\}))ARGS"
+        ),
         Rule(_RUNS, r"(?<![\w$@%>])open\b[^;\ue000]{0,120}LIT", literal=_PIPED),
         Rule(_UNREADABLE, r"(?<![\w$@%>])(?:eval\b(?!\s*(?:\{|\(?\s*STR))|syscall\b)"),
         Rule(Effect.LOADS, r"(?<![\w$@%>])eval\s*\(?\s*CODE"),

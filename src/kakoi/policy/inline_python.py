@@ -241,8 +241,9 @@ def _found(
             called.add(id(node.func))
             pairs = _call_effects(node, scope, read_code)
             names.add(scope.dotted(node.func))
-        elif isinstance(getattr(node, "ctx", None), ast.Load) and id(node) not in called:
-            pairs = _name_effects(node, scope.dotted(node))
+        elif isinstance(node, ast.Attribute | ast.Name | ast.Subscript):
+            is_read = isinstance(node.ctx, ast.Load) and id(node) not in called
+            pairs = _name_effects(node, scope.dotted(node) if is_read else "")
         else:
             continue
         for effect, target in pairs:

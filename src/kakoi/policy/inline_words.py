@@ -119,20 +119,21 @@ def _blank(code: str, lexicon: Lexicon, literals: list[str]) -> str:
 def _mark(literal: str, kind: str, lexicon: Lexicon, literals: list[str]) -> str:
     opening = _OPENING.match(literal)
     delimiter = opening[1] if opening else ""
-    body = literal[opening.end() :] if opening else literal
-    body = body.removesuffix(_CLOSERS.get(delimiter, delimiter))
+    closer = _CLOSERS.get(delimiter, delimiter)
+    body = literal[opening.end() if opening else 0 :]
     inner: list[str] = []
     if lexicon.interpolation and delimiter not in lexicon.plain_quotes:
-        inner = re.findall(lexicon.interpolation, body)
+        inner += re.findall(lexicon.interpolation, body)
     if kind == "substitution":
         # s///e runs the replacement, s///ee also runs what that gives.
-        evaluations = literal[len(literal.rstrip("abcdefghijklmnopqrstuvwxyz")) :].count("e")
-        inner = [*inner, body, "eval $_"][: len(inner) + evaluations]
+        replacement, _, flags = body.rpartition(closer)
+        replacement = re.split(f"[{re.escape(delimiter + closer)}]", replacement)[-1]
+        inner += [replacement, "eval $_"][: flags.count("e")]
     code = "".join(f" ({_blank(piece, lexicon, literals)}) " for piece in inner)
     start = "\ue002" if kind == "command" else "\ue000"
     if code:
         return (f"{start}\ue001" if kind == "command" else _OPAQUE) + code
-    literals.append(_ESCAPE.sub(_unescape, body))
+    literals.append(_ESCAPE.sub(_unescape, body.removesuffix(closer)))
     return f"{start}{len(literals) - 1}\ue001"
 
 
@@ -249,7 +250,7 @@ class Rule:
 
 _PLACEHOLDERS: Final[Mapping[str, str]] = {
     # A list of literals is the whole command only if nothing but options or a callback follows.
-    "ARGS": rf"(?:\s*\(?\s*(?P<args>{LITERAL}(?:\s*,\s*\[?\s*{LITERAL})*)"
+    "ARGS": rf"(?:\s*\(?\s*\[?\s*(?P<args>{LITERAL}(?:\s*,\s*\[?\s*{LITERAL})*)"
     r"(?=\s*\]?\s*(?:[);}\n]|\Z|,\s*(?:[{(]|function\b|\w+\s*=>))))?",
     "TICKS": rf"(?P<args>{COMMAND})",
     "CODE": rf"(?P<code>{LITERAL})",

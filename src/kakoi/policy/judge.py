@@ -6,41 +6,35 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kakoi.policy.code_readers import code_effects
-from kakoi.policy.decision import Finding
 from kakoi.policy.effects import effects_of
 from kakoi.policy.folders import Folders
 from kakoi.policy.naming import callable_functions, named, program_name
 from kakoi.policy.paths import Location, absolute, is_secret, locate
 from kakoi.policy.programs import Effect, Invocation, invoke
-from kakoi.policy.rules import Policy, Rule, Verdict
+from kakoi.policy.report import Report
+from kakoi.policy.rules import Verdict
 from kakoi.policy.script import Assignment, Command, Redirect, Script, Unreadable
 from kakoi.policy.shell_readers import ASSIGNED, placeholder
 from kakoi.policy.syntax import parse
-from kakoi.policy.values import Values, printed_by
+from kakoi.policy.values import Values
 from kakoi.policy.variables import Meaning, meaning_of
-from kakoi.policy.words import Expands, Expansion, Word, literal_word
+from kakoi.policy.words import Expands, Word, literal_word
 
 MAX_WRAPPERS: Final = 8
 _DOWNLOADERS: Final = frozenset("curl wget aria2c http https fetch lynx w3m ftp scp nc".split())
 _DECODERS: Final = frozenset("base64 base32 xxd openssl gpg uudecode".split())
 _DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
-# Filters that pass lines on as they are.
-_SIEVES: Final = frozenset({"grep", "head", "tail", "sort", "uniq"})
 _DECLARING: Final = frozenset("export declare local readonly typeset unset".split())
-_WRITING: Final = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
 
 
 @dataclass
 class Context:
     """What a nested text shares with the text around it."""
 
-    policy: Policy
+    report: Report
     cwd: str
     roots: tuple[str, ...]
-    findings: list[Finding] = field(default_factory=list)
     depth: int = 0
-    # Set while judging a nested text: findings point at the word that held it.
-    span: tuple[int, int] | None = None
     # Files that the text downloads, by absolute path.
     downloads: set[str] = field(default_factory=set)
 
@@ -50,7 +44,8 @@ class Judge:
 
     def __init__(self, context: Context, script: Script, outer: "Judge | None" = None) -> None:
         self.context = context
-        self.policy = context.policy
+        self.report = context.report
+        self.policy = context.report.policy
         self.script = script
         self.outer = outer
         self.values: Values = Values(script, outer.values.known if outer else {})
@@ -77,25 +72,11 @@ class Judge:
             self.command(command)
             self.folders.follow(command, self.values, self.context.roots)
 
-    # ── findings ──
-
-    def find(
-        self, rule: str, verdict: Verdict, word: Word, subject: str, reason: str, hint: str
-    ) -> None:
-        start, end = self.context.span or (word.start, word.end)
-        self.context.findings.append(Finding(rule, verdict, start, end, subject, reason, hint))
-
-    def report(self, rule: Rule, word: Word, subject: str) -> None:
-        reason, hint = (text.replace("{subject}", subject) for text in (rule.reason, rule.hint))
-        self.find(rule.id, rule.verdict, word, subject, reason, hint)
-
     def hit(
         self, kind: str, word: Word, invocation: Invocation | None = None, subject: str = ""
     ) -> None:
         """Hold an effect against the rules."""
-        for rule in self.policy.rules_by_effect.get(kind, ()):
-            if rule.catches(kind, invocation):
-                self.report(rule, word, subject or word.shown)
+        self.report.hit(kind, word, invocation, subject)
 
     # ── commands ──
 
@@ -143,7 +124,7 @@ class Judge:
         denied = False
         for rule in self.policy.rules_by_program.get(invocation.program, ()):
             if rule.applies_to(invocation):
-                self.report(rule, word, invocation.names[0])
+                self.report.rule(rule, word, invocation.names[0])
                 denied = denied or rule.verdict is Verdict.DENY
         if not denied:
             self.listed(invocation, word, lenient)
@@ -156,20 +137,18 @@ class Judge:
         if entry is not None:
             if entry.verdict is not Verdict.ALLOW:
                 hint = "Ask your user, or use a command that only reads."
-                self.find("asks-first", entry.verdict, word, entry.command, entry.reason, hint)
-        elif self.policy.any_command or self.only_shows_itself(invocation):
-            return
-        elif lenient == "runs-project" and invocation.program.endswith(".py"):
+                self.report.find(
+                    "asks-first", entry.verdict, word, entry.command, entry.reason, hint
+                )
+        elif (
+            self.policy.any_command
+            or self.policy.only_shows_itself(invocation)
+            or (lenient == "runs-project" and invocation.program.endswith(".py"))
+        ):
             return
         else:
             kind = "package-program" if lenient else "not-listed"
             self.hit(kind, word, subject=invocation.names[0])
-
-    def only_shows_itself(self, invocation: Invocation) -> bool:
-        """`git --version`: subcommands are on the list, and none is given, so nothing is done."""
-        return not invocation.subcommand and any(
-            name.startswith(invocation.program + " ") for name in self.policy.entries
-        )
 
     def calls_function(self, name: str, word: Word, command: Command) -> bool:
         """Whether the name surely reaches a function of the script, whose body is judged anyway."""
@@ -206,13 +185,11 @@ class Judge:
         if redirect.descriptor.startswith("{"):
             name = redirect.descriptor.strip("{}")
             self.variable(name, None, literal_word(name, redirect.start, redirect.end))
-        target = redirect.target.static
-        duplicates = redirect.operator in (">&", "<&") and re.fullmatch(r"\d*-?", target or "x")
-        if duplicates or redirect.operator.startswith("<<"):
+        if redirect.copies_descriptor or redirect.operator.startswith("<<"):
             return
         for words in self.values.variants((redirect.target,)):
             for word in words:
-                if redirect.operator in _WRITING:
+                if redirect.writes:
                     self.written("writes", word, None, command)
                 else:
                     self.read(word, None)
@@ -223,7 +200,7 @@ class Judge:
         handler = _HANDLERS.get(effect.kind)
         if handler is not None:
             handler(self, effect, invocation, command)
-        elif effect.option is not None and self.context.span is None:
+        elif effect.option is not None and self.report.span is None:
             word = literal_word("", effect.option.start, effect.word.end)
             subject = self.script.text[effect.option.start : effect.word.end]
             self.hit(effect.kind, word, invocation, subject)
@@ -239,23 +216,13 @@ class Judge:
     def runs(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         argv = effect.argv
         if effect.text == "xargs":
-            argv = self.fed(argv, command)
+            argv = self.values.fed(argv, command)
         if effect.text in ("xargs", "find") and (argv[0].static or "").split("/")[-1] in _DELETERS:
             self.hit("mass-delete", argv[0], invocation)
         lenient = effect.text if effect.text in ("runs-package", "runs-project") else ""
         self.context.depth += 1
         self.argv(argv, command, lenient)
         self.context.depth -= 1
-
-    def fed(self, argv: tuple[Word, ...], command: Command) -> tuple[Word, ...]:
-        """Put the shape of the lines that xargs reads, if known, in the place of its arguments."""
-        if not command.feeders:
-            return argv
-        first, *others = (self.script.commands[index] for index in command.feeders)
-        shape = printed_by(first)
-        if shape is None or any(program_name(other) not in _SIEVES for other in others):
-            return argv
-        return tuple(_with_shape(word, shape) for word in argv)
 
     def runs_text(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         self.text(effect.word, invocation)
@@ -273,30 +240,12 @@ class Judge:
         if isinstance(script, Unreadable):
             hint = "Write the inner command in plain shell, or run it without the wrapper."
             reason = f"inside it, {script.reason}"
-            self.find("unreadable", Verdict.DENY, word, word.shown[:40], reason, hint)
+            self.report.find("unreadable", Verdict.DENY, word, word.shown[:40], reason, hint)
             return
-        before = self.context.span
-        self.context.span = before or (word.start, word.end)
         self.context.depth += 1
-        Judge(self.context, script, self).judge()
+        with self.report.pointing_at(word):
+            Judge(self.context, script, self).judge()
         self.context.depth -= 1
-        self.context.span = before
-
-    def runs_split(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        """`env -S TEXT ARG…`: the text is split into words, and the arguments follow."""
-        script = parse(effect.word.static) if effect.word.static is not None else None
-        inner = script.commands[0] if isinstance(script, Script) and script.commands else None
-        # env expands no globs and knows no redirects or lists; such a text is not what it seems.
-        if inner is None or script is None or isinstance(script, Unreadable):
-            self.hit("hidden-text", effect.word, invocation)
-        elif len(script.commands) > 1 or inner.redirects or any(w.text is None for w in inner.words):
-            self.hit("hidden-text", effect.word, invocation)
-        else:
-            at = (effect.word.start, effect.word.end)
-            texts = [f"{a.name}={a.value.shown if a.value else ''}" for a in inner.assignments]
-            texts += [word.text or "" for word in inner.words]
-            words = tuple(literal_word(text, *at) for text in ("env", *texts))
-            self.runs(Effect("runs", words[0], (*words, *effect.argv)), invocation, command)
 
     def runs_stdin(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """An interpreter that reads its program from standard input."""
@@ -410,18 +359,9 @@ class Judge:
         )
 
 
-def _with_shape(word: Word, shape: str) -> Word:
-    """The word with xargs' unknown argument replaced by a stand-in of that shape."""
-    if word.text is not None:
-        return word
-    text = "".join(shape if isinstance(part, Expansion) else part.text for part in word.parts)
-    return literal_word(text, word.start, word.end)
-
-
 _HANDLERS: Final = {
     "runs": Judge.runs,
     "runs-shell": Judge.runs_text,
-    "runs-split": Judge.runs_split,
     "runs-stdin": Judge.runs_stdin,
     "runs-file": Judge.script_file,
     "runs-code-file": Judge.script_file,

@@ -10,7 +10,7 @@ _SET_ID: Final = 0o6000
 
 
 def mode_effects(mode: str) -> list[str]:
-    """`open-mode` when others may write, `set-id` when it sets such a bit, `unclear-program` if odd."""
+    """`open-mode` if others may write, `set-id` if it sets such a bit, `unclear-program` if odd."""
     text = mode.removeprefix("+").removeprefix("=") if mode[1:].isdigit() else mode
     if text.isdigit():
         return _octal(text)

@@ -14,7 +14,8 @@ from kakoi.policy.words import Expansion, Word
 # Everybody may write here: temporary files, and the layout of a task's container.
 SCRATCH: Final = ("/tmp", "/var/tmp", "/dev/shm", "/workspace/project", "/workspace/tmp")  # noqa: S108 (judged, not used)
 _HARMLESS_DEVICES: Final = frozenset(
-    "/dev/null /dev/stdout /dev/stderr /dev/stdin /dev/tty /dev/zero /dev/random /dev/urandom /dev/full".split()
+    "/dev/null /dev/stdout /dev/stderr /dev/stdin /dev/tty /dev/zero /dev/random /dev/urandom "
+    "/dev/full".split()
 )
 _SECRET: Final = re.compile(
     r"(?:^|/)(?:\.ssh|\.gnupg|\.aws|\.azure|\.kube|\.config/(?:gcloud|gh|op))(?:/|$)"
@@ -26,7 +27,9 @@ _SECRET: Final = re.compile(
     r"|^/(?:run|var/run)/secrets|^/dev/(?:mem|kmem|port|sd|nvme|vd|xvd|hd|disk|mapper|loop|dm-)"
     r"|\.bash_history$|\.zsh_history$"
 )
-_GIT_INTERNALS: Final = re.compile(r"(?:^|/)\.git(?:/(?:hooks|config|info|modules|objects|refs|HEAD)(?:/|$)|/?$)")
+_GIT_INTERNALS: Final = re.compile(
+    r"(?:^|/)\.git(?:/(?:hooks|config|info|modules|objects|refs|HEAD)(?:/|$)|/?$)"
+)
 
 
 class Location(StrEnum):
@@ -52,7 +55,7 @@ def locate(word: Word, cwd: str | None, roots: tuple[str, ...]) -> Location:
     if cwd is None and not known.startswith("/"):
         return Location.UNCLEAR
     path = absolute(known, cwd or "/")
-    if path.startswith("/dev/") and not path.startswith("/dev/shm/"):
+    if path.startswith("/dev/") and not within(path, "/dev/shm"):  # noqa: S108
         return _device(path)
     inside = any(within(path, root) for root in (*roots, *SCRATCH))
     if word.text is None and not _fixed(word, path, roots):

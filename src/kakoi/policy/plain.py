@@ -13,7 +13,8 @@ from kakoi.policy.words import Literal, Part, Word, brace_words, make_word
 
 _TOKEN: Final = re.compile(
     r"""[ \t]*(?:
-      (?P<descriptor>[0-9]+(?=[<>]))?(?P<redirect>&>>|&>|>>|>&|>\||>|<&|<)(?![<>(&|])[ \t]*(?=[^\s;|&<>])
+      (?P<descriptor>[0-9]+(?=[<>]))?
+      (?P<redirect>&>>|&>|>>|>&|>\||>|<&|<)(?![<>(&|])[ \t]*(?=[^\s;|&<>])
     | (?P<operator>&&|\|\||\|(?!&)|;(?![;&|])|;?$)
     | (?P<word>(?:[A-Za-z0-9_./:=@%+,^~*?\[\]{}-]|[^\x00-\xa0\s]|'[^']*'|"[^"$`\\]*")+)
     )""",
@@ -22,8 +23,8 @@ _TOKEN: Final = re.compile(
 _CHUNK: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|([^'\"]+)")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _NOT_PLAIN: Final = frozenset(
-    "if then else elif fi do done case esac while until for in select function time coproc { } ! [[ ]] "
-    "let declare local export readonly typeset nameref @test".split()
+    "if then else elif fi do done case esac while until for in select function time coproc { } ! "
+    "[[ ]] let declare local export readonly typeset nameref @test".split()
 )
 
 

@@ -21,7 +21,7 @@ _RULE_KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AllowedCommands:
-    """Spec A's `allowed_commands` block: additions to the default list, removals, or another list."""
+    """Spec A's `allowed_commands` block: additions to the default, removals, or another list."""
 
     use_default: bool = True
     additional: tuple[str, ...] = ()
@@ -44,7 +44,11 @@ def load_policy(
 
 
 def tightened(
-    policy: Policy, *, exclude: Iterable[str] = (), rules: Iterable[Mapping[str, Any]] = (), origin: str
+    policy: Policy,
+    *,
+    exclude: Iterable[str] = (),
+    rules: Iterable[Mapping[str, Any]] = (),
+    origin: str,
 ) -> Policy:
     """`policy` with commands removed and rules added. A rule that allows is an error: a project's
     own file is written by strangers and can only tighten."""
@@ -68,11 +72,13 @@ def tightened(
 
 
 def rule_from(data: Mapping[str, Any], origin: str) -> Rule:
-    """A rule from its settings, strictly: an unknown key or verdict is an error with the nearest name."""
+    """A rule from its settings, strictly: an unknown key is an error that names the nearest one."""
     name = str(data.get("id", "?"))
     for key in data:
         if key not in _RULE_KEYS:
-            raise ConfigurationError(f"{origin}: rule {name!r}: unknown key {key!r}{_nearest(key, _RULE_KEYS)}")
+            raise ConfigurationError(
+                f"{origin}: rule {name!r}: unknown key {key!r}{_nearest(key, _RULE_KEYS)}"
+            )
     for key in ("id", "verdict", "reason"):
         if not data.get(key):
             raise ConfigurationError(f"{origin}: rule {name!r}: {key!r} is missing")
@@ -101,7 +107,7 @@ def rule_from(data: Mapping[str, Any], origin: str) -> Rule:
 
 
 def check_examples(policy: Policy, rules: Iterable[Rule]) -> None:
-    """Hold each rule against its own examples; a rule that misses one does not mean what it says."""
+    """Hold each rule against its own examples: a rule that misses one means something else."""
     for rule in rules:
         for example in rule.match:
             if not _finds(policy, rule, example):

@@ -74,7 +74,7 @@ def load_data(folder: str, *, only: str = "") -> dict[str, Any]:
     for file in sorted(resources.files("kakoi.policy").joinpath(folder).iterdir(), key=str):
         if not file.name.endswith(".yaml") or (only and file.name != f"{only}.yaml"):
             continue
-        data = yaml.load(file.read_text("utf-8"), Loader=_Loader) or {}
+        data = yaml.load(file.read_text("utf-8"), Loader=_Loader) or {}  # noqa: S506 (a safe loader)
         for key, value in data.items():
             if key in merged:
                 raise ConfigurationError(f"{folder}/{file.name}: {key!r} is there already")

@@ -82,7 +82,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """What may run. `roots` are the directories it may write; none means the directory it runs in."""
+    """What may run. `roots` are the directories it may write; none means the one it runs in."""
 
     name: str
     entries: Mapping[str, Entry]
@@ -116,6 +116,12 @@ class Policy:
         """Every program that an entry or a rule knows by name."""
         named = (*self.entries, *(c for rule in self.rules for c in rule.commands))
         return frozenset(name.split()[0] for name in named)
+
+    def only_shows_itself(self, invocation: Invocation) -> bool:
+        """`git --version`: subcommands are on the list, and none is given, so nothing is done."""
+        return not invocation.subcommand and any(
+            name.startswith(invocation.program + " ") for name in self.entries
+        )
 
     def entry(self, names: tuple[str, ...]) -> Entry | None:
         """The most exact entry for one of these names."""

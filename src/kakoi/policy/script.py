@@ -5,6 +5,7 @@ the command: which others feed its standard input, which subshell it lives in, w
 in a function. Text that cannot be taken apart is `Unreadable`, with the reason.
 """
 
+import re
 from dataclasses import dataclass
 
 from kakoi.policy.words import Word
@@ -31,6 +32,17 @@ class Redirect:
     body: Word | None
     start: int
     end: int
+
+    @property
+    def writes(self) -> bool:
+        """Whether the target is a file that it opens for writing."""
+        return self.operator in (">", ">>", ">|", ">&", "&>", "&>>", "<>")
+
+    @property
+    def copies_descriptor(self) -> bool:
+        """`2>&1`, `<&3`, `>&-`: no file is opened."""
+        copies = self.operator in (">&", "<&")
+        return copies and re.fullmatch(r"\d*-?", self.target.static or "x") is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,8 @@ def covering(
     redirects: tuple[Redirect, ...],
 ) -> tuple[int, int]:
     """The span of a simple command."""
-    spans = [(each.start, each.end) for each in (*assignments, *words)]
-    spans = spans or [(each.start, each.end) for each in redirects]
+    spans = [(word.start, word.end) for word in words]
+    spans += [(assignment.start, assignment.end) for assignment in assignments]
+    if not spans:
+        spans = [(redirect.start, redirect.end) for redirect in redirects]
     return min(start for start, _ in spans), max(end for _, end in spans)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from kakoi.policy.programs import Effect, Invocation
+from kakoi.policy.script import Script
+from kakoi.policy.syntax import parse
 from kakoi.policy.words import Expands, Expansion, Word, literal_word, make_word
 
 Reader = Callable[[Invocation], list[Effect]]
@@ -20,8 +22,8 @@ _SUBSCRIPT: Final = re.compile(r"\[.*(?:\$\(|`|\$\{)", re.DOTALL)
 
 
 def placeholder(word: Word) -> Word:
-    """A word nobody knows yet, at the place of `word`."""
-    return make_word((Expansion(Expands.VARIABLE, True),), word.start, word.end)
+    """Words nobody knows yet, at the place of `word`."""
+    return make_word((Expansion(Expands.VARIABLE),), word.start, word.end)
 
 
 # ── wrappers ─────────────────────────────────────────────────────────────────────────────────
@@ -33,13 +35,27 @@ def read_env(invocation: Invocation) -> list[Effect]:
     operands = invocation.arguments.operands
     split = invocation.arguments.named("-S", "--split-string")
     if split is not None and split.value is not None:
-        return [Effect("runs-split", split.value, operands)]
+        return _split_string(split.value, operands)
     for at, word in enumerate(operands):
         if not ASSIGNED.match(word.prefix):
             found.append(Effect("runs", word, operands[at:]))
             break
         found.append(Effect("sets", word))
     return found
+
+
+def _split_string(text: Word, rest: tuple[Word, ...]) -> list[Effect]:
+    """`env -S TEXT ARG…`: the text is split into words for env itself, and the arguments follow."""
+    script = parse(text.static) if text.static is not None else None
+    commands = script.commands if isinstance(script, Script) else ()
+    # env expands no globs and knows no redirects or lists; such a text is not what it seems.
+    odd = [c for c in commands if c.redirects or any(word.text is None for word in c.words)]
+    if len(commands) != 1 or odd:
+        return [Effect("hidden-text", text)]
+    sets = [f"{a.name}={a.value.shown if a.value else ''}" for a in commands[0].assignments]
+    texts = ["env", *sets, *(word.text or "" for word in commands[0].words)]
+    words = tuple(literal_word(each, text.start, text.end) for each in texts)
+    return [Effect("runs", words[0], (*words, *rest))]
 
 
 def read_watch(invocation: Invocation) -> list[Effect]:
@@ -83,7 +99,7 @@ def _fill(word: Word, mark: str) -> Word:
     if text is None or mark not in text:
         return word
     head = text.split(mark)[0]
-    unknown = Expansion(Expands.VARIABLE, True)
+    unknown = Expansion(Expands.VARIABLE)
     parts = literal_word(head, 0, 0).parts if head else ()
     return make_word((*parts, unknown), word.start, word.end)
 

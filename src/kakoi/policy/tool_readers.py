@@ -15,6 +15,7 @@ _SQLITE_RUNS: Final = re.compile(
     r"|load_extension|writefile|\bedit\s*\(|\bfts3_tokenizer",
     re.IGNORECASE,
 )
+_MAKE_RUNS: Final = frozenset({"SHELL", ".SHELLFLAGS", "MAKEFLAGS", "MAKE", "MAKEFILES"})
 _READING: Final = {
     "stash": {"list", "show"},
     "remote": {"show", "get-url", "-v", "--verbose"},
@@ -24,7 +25,15 @@ _READING: Final = {
 }
 _READING_FLAGS: Final = {
     "tag": ("-l", "--list", "--contains", "--points-at", "--merged", "--no-merged", "-n", "--sort"),
-    "config": ("--get", "--get-all", "--get-regexp", "--list", "-l", "--get-urlmatch", "--name-only"),
+    "config": (
+        "--get",
+        "--get-all",
+        "--get-regexp",
+        "--list",
+        "-l",
+        "--get-urlmatch",
+        "--name-only",
+    ),
 }
 
 
@@ -97,19 +106,15 @@ def _old_style(invocation: Invocation) -> Arguments:
 
 def read_urls(invocation: Invocation) -> list[Effect]:
     """curl and wget: what they fetch, by which scheme, and what the address gives away."""
-    arguments = invocation.arguments
     found: list[Effect] = []
-    urls = list(arguments.operands)
-    for option in arguments.options:
+    urls = list(invocation.arguments.operands)
+    for option in invocation.arguments.options:
         if option.value is None:
             continue
         if "--url" in option.names:
             urls.append(option.value)
         elif {"-H", "--header"} & set(option.names):
-            if option.value.prefix.startswith("@"):
-                found.append(Effect("sends", option.value))
-            elif _has_command(option.value):
-                found.append(Effect("unclear-url", option.value))
+            found.extend(_header(option.value))
         elif {"-w", "--write-out"} & set(option.names) and "%output{" in option.value.shown:
             found.append(Effect("loads", option.value))
     for url in urls:
@@ -119,6 +124,13 @@ def read_urls(invocation: Invocation) -> list[Effect]:
         if _has_command(url):
             found.append(Effect("unclear-url", url))
     return found
+
+
+def _header(value: Word) -> list[Effect]:
+    """`-H @file` sends the file."""
+    if value.prefix.startswith("@"):
+        return [Effect("sends", value)]
+    return [Effect("unclear-url", value)] if _has_command(value) else []
 
 
 def _has_command(word: Word) -> bool:
@@ -209,9 +221,8 @@ def read_make(invocation: Invocation) -> list[Effect]:
         if not equals:
             continue
         bare = name.rstrip(":+?!")
-        if bare in ("SHELL", ".SHELLFLAGS", "MAKEFLAGS", "MAKE", "MAKEFILES") or "!" in name:
-            found.append(Effect("runs-hook", word))
-        elif "$(" in value or "`" in value or "${" in value:
+        evaluated = "!" in name or any(mark in value for mark in ("$(", "${", "`"))
+        if evaluated or bare in _MAKE_RUNS:
             found.append(Effect("runs-hook", word))
         elif bare == name:
             found.append(Effect("sets", word))

@@ -18,16 +18,27 @@ MAX_VARIANTS: Final = 16
 _NUMBERS: Final = frozenset(
     "? # $ ! RANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES EPOCHSECONDS OPTIND".split()
 )
-_TEXTS: Final = frozenset("USER LOGNAME HOSTNAME OSTYPE HOSTTYPE MACHTYPE LANG TERM BASH_VERSION".split())
+_TEXTS: Final = frozenset(
+    "USER LOGNAME HOSTNAME OSTYPE HOSTTYPE MACHTYPE LANG TERM BASH_VERSION".split()
+)
 _PLACES: Final = {"PWD": ".", "TMPDIR": "/tmp/_", "HOME": "~", "OLDPWD": ""}  # noqa: S108
-# Programs whose output is a short plain text: it begins with no dash and holds no path.
-_PLAIN_OUTPUT: Final = frozenset(
-    "date nproc whoami id uname hostname wc seq expr arch getconf basename sha256sum md5sum".split()
+# What programs print, by a stand-in: a short plain text that begins with no dash and holds no path,
+# a directory, a temporary file, options of a compiler. Only for words that nobody can turn into
+# another output: `date +-rf` prints an option, so its format must be plain.
+_PRINTED: Final = {
+    **dict.fromkeys("date nproc whoami id uname arch wc seq".split(), "_"),
+    **dict.fromkeys(("pkg-config", "python3-config", "llvm-config"), "-I_"),
+    "pwd": ".",
+    "mktemp": "/tmp/_",  # noqa: S108
+}
+_PLAIN_WORD: Final = re.compile(
+    r"\+?[%\w][%\w.:/@^~-]*|-[a-zA-Z]|--(?:short|abbrev)(?:=\d+)?|--(?:tags|always|long|abbrev-ref|"
+    r"verify|show-toplevel|show-current|count|exact-match|quiet|utc|iso-8601|all|octopus|cflags|libs)"
 )
-_PLAIN_GIT: Final = frozenset(
-    "rev-parse merge-base describe rev-list symbolic-ref hash-object log show for-each-ref branch".split()
-)
+_PLAIN_GIT: Final = frozenset("rev-parse merge-base describe rev-list symbolic-ref branch".split())
 _PATH_GIT: Final = frozenset("ls-files diff ls-tree".split())
+# Filters that pass lines on as they are, and filters that cut them.
+_SIEVES: Final = frozenset("grep head tail sort uniq".split())
 _FILTERS: Final = frozenset("head tail sort uniq tr cut grep wc rev tac".split())
 PATH_BELOW: Final = "./_"
 
@@ -92,7 +103,9 @@ class Values:
             return [word]
         parts: list[Part] = []
         for part in word.parts:
-            parts.extend(self._parts_of(part, setting, 0) if isinstance(part, Expansion) else [part])
+            parts.extend(
+                self._parts_of(part, setting, 0) if isinstance(part, Expansion) else [part]
+            )
         return _split(parts, word)
 
     def _parts_of(
@@ -115,11 +128,19 @@ class Values:
         if part.name in _NUMBERS or part.operator == "#":
             return [Literal("0", True)]
         value = setting.get(part.name)
-        if value is not None and part.operator in ("", "%", "%%", "[@]", "[]", ":-", "-", ":=", "="):
+        if value is not None and part.operator in (
+            "",
+            "%",
+            "%%",
+            "[@]",
+            "[]",
+            ":-",
+            "-",
+            ":=",
+            "=",
+        ):
             return [
-                each
-                for inner in value.parts
-                for each in self._inner(inner, part, setting, depth)
+                each for inner in value.parts for each in self._inner(inner, part, setting, depth)
             ]
         if part.operator == "##" and part.operand is not None and part.operand.text == "*/":
             return [Literal("_", True)]
@@ -144,46 +165,64 @@ class Values:
             return self._parts_of(nested, setting, depth + 1)
         return [Literal(inner.text, outer.quoted)]
 
+    def fed(self, argv: tuple[Word, ...], command: Command) -> tuple[Word, ...]:
+        """xargs' command line, with the shape of the lines it reads in place of its arguments."""
+        if not command.feeders:
+            return argv
+        first, *others = (self.script.commands[index] for index in command.feeders)
+        shape = printed_by(first)
+        if shape is None or any(_program_and_first(c)[0] not in _SIEVES for c in others):
+            return argv
+        return tuple(_with_shape(word, shape) for word in argv)
+
     def output_of(self, commands: tuple[int, ...]) -> str | None:
         """A stand-in for what these commands print, if its shape is known."""
         if not commands or any(index >= len(self.script.commands) for index in commands):
             return None
         first, *rest = (self.script.commands[index] for index in commands)
-        if any(self._program(command)[0] not in _FILTERS for command in rest):
+        if any(_program_and_first(command)[0] not in _FILTERS for command in rest):
             return None
         return printed_by(first)
 
-    @staticmethod
-    def _program(command: Command) -> tuple[str, str]:
-        return _program_and_first(command)
-
 
 def printed_by(command: Command) -> str | None:
-    """A stand-in for one line that `command` prints: a name, a number, a path below; None if unknown."""
+    """A stand-in for a line that `command` prints: a name, a number, a path; None if unknown."""
     program, first = _program_and_first(command)
-    if program == "pwd":
-        return "."
-    if program == "mktemp":
-        return "/tmp/_"  # noqa: S108
+    if program in ("date", "seq", "wc", "git", "id", "uname", "pkg-config") and not _plain(command):
+        return PATH_BELOW if program == "git" and first in _PATH_GIT else None
     if program == "git":
-        if any(word.static == "--show-toplevel" for word in command.words):
-            return "."
-        if first in _PLAIN_GIT:
-            return "_"
-        return PATH_BELOW if first in _PATH_GIT else None
-    if program in _PLAIN_OUTPUT:
-        return "_"
-    if program in ("pkg-config", "python3-config", "llvm-config"):
-        return "-I_"
+        return _printed_by_git(command, first)
     if program == "find":
-        start = command.words[1].static if len(command.words) > 1 else "."
-        relative = start is not None and re.match(r"(?!-)(?!/)(?!.*\.\.)", start)
-        return PATH_BELOW if relative or start in ("-name", "-type") else None
+        return PATH_BELOW if _searches_below(command) else None
     if program in ("ls", "fd", "rg") or (program == "grep" and _lists_files(command)):
-        tail = [word.static for word in command.words[1:]]
-        if all(t is not None and not t.startswith(("/", "~", "..")) for t in tail[-1:]):
-            return PATH_BELOW
-    return None
+        last = command.words[-1].static
+        below = last is not None and not last.startswith(("/", "~", ".."))
+        return PATH_BELOW if below else None
+    return _PRINTED.get(program)
+
+
+def _plain(command: Command) -> bool:
+    """Whether no argument can put an option or a path into the output."""
+    if _program_and_first(command)[0] == "wc" and any(
+        not word.prefix.startswith("-") for word in command.words[1:]
+    ):
+        return False
+    return all(_PLAIN_WORD.fullmatch(word.static or " ") for word in command.words[1:])
+
+
+def _printed_by_git(command: Command, subcommand: str) -> str | None:
+    if any(word.static == "--show-toplevel" for word in command.words):
+        return "."
+    if subcommand in _PLAIN_GIT:
+        return "_"
+    return PATH_BELOW if subcommand in _PATH_GIT else None
+
+
+def _searches_below(command: Command) -> bool:
+    start = command.words[1].static if len(command.words) > 1 else "."
+    if start is None:
+        return False
+    return start in ("-name", "-type") or (not start.startswith(("-", "/")) and ".." not in start)
 
 
 def _lists_files(command: Command) -> bool:
@@ -199,6 +238,14 @@ def _program_and_first(command: Command) -> tuple[str, str]:
         return "", ""
     operands = [word.static or "" for word in command.words[1:] if not word.prefix.startswith("-")]
     return command.words[0].static or "", operands[0] if operands else ""
+
+
+def _with_shape(word: Word, shape: str) -> Word:
+    """The word with its unknown part replaced by a stand-in of that shape."""
+    if word.text is not None:
+        return word
+    text = "".join(shape if isinstance(part, Expansion) else part.text for part in word.parts)
+    return literal_word(text, word.start, word.end)
 
 
 def _names_read(command: Command) -> Iterator[str]:

@@ -23,8 +23,12 @@ _DENIED: Final = re.compile(
     r"|NPM_CONFIG_(?:SCRIPT_SHELL|NODE_OPTIONS|GIT|GLOBALCONFIG|USERCONFIG|PREFIX|SHELL)"
     r"|PIP_CONFIG_FILE|UV_CONFIG_FILE|BUNDLE_GEMFILE|GRADLE_USER_HOME|ANT_ARGS|M2_HOME|FZF_.*|TMUX|PSQLRC"
 )
-_ASKED: Final = re.compile(r"HOME|XDG_CONFIG_HOME|PYTHONPATH|CLASSPATH|GOFLAGS|.*_OPTS|RUSTFLAGS|CGO_.*|.*FLAGS")
-_COMPILERS: Final = re.compile(r"CC|CXX|LD|AR|AS|NM|RANLIB|STRIP|CPP|FC|HOSTCC|HOSTCXX|RUSTC_LINKER")
+_ASKED: Final = re.compile(
+    r"HOME|XDG_CONFIG_HOME|PYTHONPATH|CLASSPATH|GOFLAGS|.*_OPTS|RUSTFLAGS|CGO_.*|.*FLAGS"
+)
+_COMPILERS: Final = re.compile(
+    r"CC|CXX|LD|AR|AS|NM|RANLIB|STRIP|CPP|FC|HOSTCC|HOSTCXX|RUSTC_LINKER"
+)
 _IDENTITY: Final = re.compile(
     r"GIT_(?:(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)|TERMINAL_PROMPT|OPTIONAL_LOCKS|MERGE_AUTOEDIT|LFS_SKIP_SMUDGE"
     r"|CONFIG_NOSYSTEM|ADVICE|PROGRESS_DELAY|DISCOVERY_ACROSS_FILESYSTEM|CEILING_DIRECTORIES|FLUSH|PS1_.*)"
@@ -42,12 +46,20 @@ _HARMLESS_VALUES: Final[Mapping[str, re.Pattern[str]]] = {
         r"|no-experimental-[\w-]+|preserve-symlinks|expose-gc|throw-deprecation)(?:=[\w.:-]+)?\s*)*"
     ),
     "flags": re.compile(r"(?!.*(?:exec|linker|plugin|wrapper|agent|-B|@|load|init)).*", re.DOTALL),
-    "program": re.compile(r"[\w.+-]+(?: -[\w=.+-]+)*"),
 }
 
 
 # What a search path may be made of besides its own text.
 _SEARCHED: Final = {"PWD": ".", "PYTHONPATH": "", "CLASSPATH": ""}
+
+
+_JUDGED_BY_VALUE: Final = {
+    re.compile(r".*PAGER"): "pager",
+    re.compile(r".*EDITOR|VISUAL"): "editor",
+    re.compile(r"LESS"): "less",
+    re.compile(r"NODE_OPTIONS"): "node",
+    re.compile(r"GIT_TRACE.*|GIT_CURL_VERBOSE"): "trace",
+}
 
 
 class Meaning(StrEnum):
@@ -79,17 +91,8 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
 def _harmless(name: str, shown: str) -> bool:
     if _IDENTITY.fullmatch(name):
         return True
-    kinds = {
-        "PAGER": "pager", "EDITOR": "editor", "VISUAL": "editor", "LESS": "less", "NODE_OPTIONS": "node",
-    }  # fmt: skip
-    for ending, kind in kinds.items():
-        if name.endswith(ending) and (ending != "LESS" or name == "LESS"):
-            return _HARMLESS_VALUES[kind].fullmatch(shown) is not None
-    if name == "GIT_SEQUENCE_EDITOR":
-        return _HARMLESS_VALUES["editor"].fullmatch(shown) is not None
-    if name.startswith("GIT_TRACE") or name == "GIT_CURL_VERBOSE":
-        return _HARMLESS_VALUES["trace"].fullmatch(shown) is not None
-    return False
+    kind = next((kind for named, kind in _JUDGED_BY_VALUE.items() if named.fullmatch(name)), "")
+    return bool(kind) and _HARMLESS_VALUES[kind].fullmatch(shown) is not None
 
 
 def _inside(value: Word | None) -> bool:
@@ -100,4 +103,6 @@ def _inside(value: Word | None) -> bool:
         part.text if isinstance(part, Literal) else _SEARCHED.get(part.name, "/")
         for part in value.parts
     )
-    return all(not each.startswith(("/", "~", "..")) and ".." not in each for each in text.split(":"))
+    return all(
+        not each.startswith(("/", "~", "..")) and ".." not in each for each in text.split(":")
+    )

@@ -112,9 +112,7 @@ class Walk:
     ) -> tuple[int, ...]:
         """Walk the statements of `$(…)`, `<(…)` and their like."""
         stmts = node.get("Stmts") or ()
-        return self.inside(
-            lambda: self.statements(self, stmts), feeders=feeders, subshell=subshell
-        )
+        return self.inside(lambda: self.statements(self, stmts), feeders=feeders, subshell=subshell)
 
     def reserve(self) -> int:
         """A place in the order for a command whose words may hold commands themselves."""

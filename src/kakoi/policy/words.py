@@ -91,7 +91,7 @@ class Word:
         return (part for part in self.parts if isinstance(part, Expansion))
 
     def after(self, length: int) -> "Word":
-        """The rest of the word behind its first `length` literal characters (`--file=` and such)."""
+        """The rest of the word behind its first `length` literal characters, such as `--file=`."""
         rest: list[Part] = []
         for part in self.parts:
             if length and isinstance(part, Literal):
@@ -104,9 +104,7 @@ class Word:
         return make_word(tuple(rest), self.start, self.end)
 
 
-def make_word(
-    parts: tuple[Part, ...], start: int, end: int, *, from_braces: bool = False
-) -> Word:
+def make_word(parts: tuple[Part, ...], start: int, end: int, *, from_braces: bool = False) -> Word:
     """Build a Word from its parts and find out what is live in it."""
     if len(parts) == 1 and type(parts[0]) is Literal:
         only = parts[0]
