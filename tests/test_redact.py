@@ -2,13 +2,17 @@
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kakoi import redact as redact_module
 from kakoi.redact import REDACTED, is_secret_name, redact
 
 # Made up, and put together here so that no scanner takes this file for a leak.
@@ -343,3 +347,26 @@ def test_a_named_value_is_never_left(name: str, value: str, carrier: str) -> Non
 @given(text=st.text(alphabet="abcdefghijklmnopqrstuvwxyz ,.\n", max_size=200))
 def test_plain_words_are_never_touched(text: str) -> None:
     assert redact(text) == text
+
+
+HOSTILE = [
+    *("a", "-", "://a", "://a:", "eyJ-", "eyJaaaaaaaaa.", "sk-a", "password=", "password={"),
+    *('password="', 'token=\\"', "Cookie: ", "Authorization: ", "login a password"),
+    *("-----BEGIN RSA PRIVATE KEY-----a", "<password>a", "curl -u a", "Bearer aaaaaa "),
+]
+CPU_LIMIT_S = 30
+READ_AND_REDACT = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, ({CPU_LIMIT_S}, {CPU_LIMIT_S}))
+from kakoi.redact import redact
+redact((sys.argv[1] * 2**20)[: 2**20], ["hunter2"])
+"""
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_a_mebibyte_made_to_be_slow_is_not(piece: str) -> None:
+    """Work that grows with the square of the text would take hours of processor time here."""
+    source = Path(redact_module.__file__).parents[1]
+    command = [sys.executable, "-c", READ_AND_REDACT, piece]
+    done = subprocess.run(command, env={"PYTHONPATH": str(source)}, timeout=600, check=False)
+    assert done.returncode == 0

@@ -25,7 +25,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     text = _without_known(text, secrets)
     text = _PRIVATE_KEY.sub(_private_key, text)
     text = _URL_USER.sub(_url_user, text)
-    text = _TOKEN.sub(_token, text)
+    text = _LONG_RUN.sub(_tokens, text)
     text = _without_pairs(text)
     text = _SCHEME.sub(_scheme, text)
     text = _ELEMENT.sub(_element, text)
@@ -137,13 +137,15 @@ _KEY_LINE = re.compile("[A-Za-z0-9+/]{40}")
 _URL_USER = re.compile(r"""(?<=://)([^\s/?#"'<>\\`]{1,1024})@""")
 _SCHEME_OF_URL = re.compile(r"([A-Za-z0-9+.]{1,20})://\Z")
 
+# Every token is a part of such a run, and few other things are.
+_LONG_RUN = re.compile(r"[A-Za-z0-9_./%\\-]{20,}+")
 _TOKEN = re.compile(
-    r"gh[pousr]_[A-Za-z0-9]{20,}"  # GitHub
+    r"(?:gh[pousr]_[A-Za-z0-9]{20,}"  # GitHub
     r"|github_pat_[A-Za-z0-9_]{20,}"
     r"|gl(?:pat|oat|dt|rt|rtr|cbt|ptt|ft|imt|agent|soat)-[A-Za-z0-9_.-]{20,}"  # GitLab
-    r"|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"  # AWS
+    r"|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}"  # AWS
     r"|AIza[A-Za-z0-9_-]{30,}|GOCSPX-[A-Za-z0-9_-]{20,}|ya29\.[A-Za-z0-9_-]{20,}"  # Google
-    r"|xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{20,}"  # Slack
+    r"|xox[a-z]-[A-Za-z0-9-]{15,}|xapp-[A-Za-z0-9-]{20,}"  # Slack
     r"|(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{20,}"
     r"|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{40,}|rubygems_[a-f0-9]{40,}|dckr_pat_[\w-]{20,}"
     r"|hf_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{30,}|[sr]k_(?:live|test)_[A-Za-z0-9]{16,}"
@@ -152,19 +154,20 @@ _TOKEN = re.compile(
     r"|sntrys_[A-Za-z0-9_=+/-]{40,}|tskey-[a-z]{2,16}-[A-Za-z0-9-]{16,}|shpat_[a-f0-9]{32}"
     # At the start of a run only; the end of an escape sequence ("\n", "%3D", a colour) is one.
     r"|(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2})|(?<=[0-9]m))"
-    r"(?:sk-[A-Za-z0-9_-]{20,}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?)"
+    r"(?:sk-[A-Za-z0-9_-]{20,}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?))"
+    r"[A-Za-z0-9_-]*+"
 )
 _DENSE = re.compile("(?=[A-Za-z]*[0-9])[A-Za-z0-9]{12,}")
 
 _SCHEME = re.compile(
-    r"(?<![A-Za-z0-9])((bearer|basic)[ \t]{1,4})([A-Za-z0-9._~+/-]{6,}=*)", re.IGNORECASE
+    r"([Bb](?:earer|EARER|asic|ASIC)[ \t]{1,4})([A-Za-z0-9._~+/-]{6,}=*)"
 )
 _ELEMENT = re.compile(r"<([A-Za-z_][\w.:-]{0,80})>([^<>\n]{1,4096}+)(?=</)", re.ASCII)
-_CURL = re.compile(r"\b(?:curl|wget)\b[^\n]*")
+_CURL = re.compile(r"(?:curl|wget)[ \t][^\n]*")
 _CURL_USER = re.compile(
     r"""(\s(?:-u|-U|--user|--proxy-user)[ =]?["']?[^\s:"'$]{0,128}:)([^\s"'$][^\s"']*)"""
 )
-_NETRC = re.compile(r"(\blogin\s{1,8}\S{1,128}\s{1,8}password\s{1,8})\S+")
+_NETRC = re.compile(r"(login\s{1,8}\S{1,128}\s{1,8}password\s{1,8})\S+")
 
 
 def _private_key(found: re.Match[str]) -> str:
@@ -182,6 +185,10 @@ def _url_user(found: re.Match[str]) -> str:
     return f"{REDACTED}@"
 
 
+def _tokens(found: re.Match[str]) -> str:
+    return _TOKEN.sub(_token, found[0])
+
+
 def _token(found: re.Match[str]) -> str:
     # "sk-" also begins branch names and slugs; a key has a long part without a hyphen.
     if found[0].startswith("sk-") and not _DENSE.search(found[0]):
@@ -190,8 +197,8 @@ def _token(found: re.Match[str]) -> str:
 
 
 def _scheme(found: re.Match[str]) -> str:
-    named, kind, value = found.groups()
-    secret = _is_login(value) if kind.lower() == "basic" else _looks_random(value)
+    named, value = found.groups()
+    secret = _is_login(value) if "asi" in named.lower() else _looks_random(value)
     return f"{named}{REDACTED}" if secret else found[0]
 
 
@@ -222,19 +229,22 @@ def _curl(found: re.Match[str]) -> str:
 _NAME = re.compile(
     r"""(?:(?<![A-Za-z0-9_.\\-])|(?<=\\[nrt]))
     (?:
-        -{0,2}([A-Za-z_][A-Za-z0-9_.-]{0,80})\\?["']?\]?[ \t]{0,3}
+        -{0,2}([A-Za-z_][A-Za-z0-9_.-]{0,80}+)\\?["']?\]?[ \t]{0,3}+
         (?::=|=>|==?=?(?=[ \t]{0,3}["'])|=(?!=)|:)[ \t]{0,3}
-      | --?([A-Za-z][A-Za-z0-9_-]{0,80})[ \t]{1,8}(?=[^\s-])
+      | --?([A-Za-z][A-Za-z0-9_-]{0,80}+)[ \t]{1,8}+(?=[^\s-])
     )""",
     re.VERBOSE,
 )
 _OPENING = re.compile(r"""\\*["'`]""")
 _INSIDE = {mark: re.compile(rf"(?:[^{mark}\\\n]++|\\.)*+") for mark in "\"'`"}
-_LONGEST_VALUE = 4096
+_LONGEST_VALUE = 1024
+_LONGEST_WORD = 128
+_PUNCTUATION = ",;.:)]}"
 _BARE = re.compile(r"""[^\s"'`&|<>]+""")
 _AUTH_SCHEME = re.compile(
     r"(?:bearer|basic|token|apikey|negotiate|digest|aws4-hmac-sha256)[ \t]+", re.IGNORECASE
 )
+_COOKIE = re.compile(r"[^\s=;,\"']{1,256}=")
 _REST_OF_HEADER = re.compile(r"""[^\r\n"']+""")
 _REFERENCE = re.compile(
     r"""(?:\$[A-Za-z_][A-Za-z0-9_]*|\$[({].*|%[A-Za-z0-9_]+%|[{<].*|[*x.•-]+
@@ -266,39 +276,43 @@ def _without_pairs(text: str) -> str:
 
 def _value(text: str, start: int, name: str, *, prose: bool) -> tuple[int, int]:
     """Where the secret value of `name` begins and ends; an empty stretch if there is none."""
-    nothing = (start, start)
     if name.lower() in ("cookie", "set-cookie"):
-        header = _REST_OF_HEADER.match(text, start)
-        return header.span() if header and "=" in header[0] else nothing
+        return _header(text, start) if _COOKIE.match(text, start) else (start, start)
     if not is_secret_name(name):
-        return nothing
+        return start, start
     opening = _OPENING.match(text, start)
     if opening:
         start = opening.end()
-        end = _closing(text, opening)
-    else:
-        end = _bare_end(text, start)
     if name.lower().endswith("authorization"):
-        return _credentials(text, start, end)
-    value = text[start:end]
-    if value.lower() in _PLAIN_VALUES or value == name or _is_reference(value):
-        return nothing
-    if prose and not opening and _PROSE.match(text, start):
-        return nothing
-    return start, end
+        return _credentials(text, start)
+    if _says_nothing(text, start, name) or (prose and not opening and _PROSE.match(text, start)):
+        return start, start
+    return start, _closing(text, opening) if opening else _bare_end(text, start)
 
 
-def _credentials(text: str, start: int, end: int) -> tuple[int, int]:
+def _says_nothing(text: str, start: int, name: str) -> bool:
+    """Judged by the head of the value alone, or a long one would be read again and again."""
+    head = _BARE.match(text, start, start + _LONGEST_WORD)
+    if head is None:
+        return False
+    value = head[0].rstrip(_PUNCTUATION)
+    return value.lower() in _PLAIN_VALUES or value == name or _is_reference(head[0])
+
+
+def _credentials(text: str, start: int) -> tuple[int, int]:
     """What an Authorization header proves; the word before it ("Bearer") stays."""
     scheme = _AUTH_SCHEME.match(text, start)
     if scheme is None:
-        return (start, end) if _looks_random(text[start:end]) else (start, start)
-    header = _REST_OF_HEADER.match(text, scheme.end())
-    if header is None:
-        return start, start
+        end = _bare_end(text, start)
+        return start, end if _looks_random(text[start:end]) else start
     if scheme[0].strip().lower() in ("digest", "aws4-hmac-sha256"):
-        return header.span()
+        return _header(text, scheme.end())
     return scheme.end(), _bare_end(text, scheme.end())
+
+
+def _header(text: str, start: int) -> tuple[int, int]:
+    rest = _REST_OF_HEADER.match(text, start)
+    return rest.span() if rest else (start, start)
 
 
 def _closing(text: str, opening: re.Match[str]) -> int:
@@ -317,8 +331,8 @@ def _bare_end(text: str, start: int) -> int:
     found = _BARE.match(text, start)
     if found is None:
         return start
-    closing = ",;.:)}" if REDACTED in found[0] else ",;.:)]}"
-    return start + len(found[0].rstrip(closing))
+    punctuation = _PUNCTUATION.replace("]", "") if REDACTED in found[0] else _PUNCTUATION
+    return start + len(found[0].rstrip(punctuation))
 
 
 def _is_reference(value: str) -> bool:

@@ -31,32 +31,29 @@ def _effects(language: str, code: str, *, depth: int) -> Iterable[EmbeddedEffect
     def read_code(text: str) -> Iterable[EmbeddedEffect]:
         return _effects(language, text, depth=depth + 1)
 
-    found: list[EmbeddedEffect] | None = None
-    if language == "python":
-        try:
-            found = python_effects(code, read_code)
-        except (RecursionError, MemoryError):
-            # The interpreter that will run it starts with an empty stack and may get further.
-            return [
-                unreadable,
-                *word_effects(code, LEXICONS[language], _RULES[language], read_code),
-            ]
-    if found is None:
-        found = list(word_effects(code, LEXICONS[language], _RULES[language], read_code))
-    return found
+    by_words = word_effects(code, LEXICONS[language], _RULES[language], read_code)
+    if language != "python":
+        return by_words
+    try:
+        by_parser = python_effects(code, read_code)
+    except (RecursionError, MemoryError):
+        # The interpreter that will run it starts with an empty stack and may get further.
+        return [unreadable, *by_words]
+    return by_words if by_parser is None else by_parser
 
 
-_RUNS, _WRITES, _DELETES, _UNREADABLE = (
-    Effect.RUNS,
-    Effect.WRITES,
-    Effect.DELETES,
-    Effect.UNREADABLE,
-)
+_RUNS: Final = Effect.RUNS
+_WRITES: Final = Effect.WRITES
+_DELETES: Final = Effect.DELETES
+_UNREADABLE: Final = Effect.UNREADABLE
+
+# Not a method, a variable or part of a longer word.
 _FREE = r"(?<![\w.$@:>])"
 _ABSOLUTE = r"[/~].*"
 _PIPED = r"\s*\|.*|.*\|\s*|-\||\|-"
 _CHILD = r"(?:exec(?:File)?(?:Sync)?|spawn(?:Sync)?|fork)"
-_PHP_STARTS = r"(?:system|exec|shell_exec|passthru|proc_open|popen|pcntl_exec)"
+# PHP takes no notice of case here.
+_PHP_STARTS = r"(?i:system|exec|shell_exec|passthru|proc_open|popen|pcntl_exec)"
 _BACKTICKS = Rule(_RUNS, "TICKS")
 
 _RULES: Final[Mapping[str, Sequence[Rule]]] = {
@@ -78,6 +75,7 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
             rf"(?:\.\s*{_CHILD}\b|\b{_CHILD}(?=\s*(?:\(|:|as\b))|(?<=\(){_CHILD}\b)ARGS",
             needs=r"(?:node:)?child_process",
         ),
+        Rule(_RUNS, r"\[\s*NAME\s*\]\s*\(", literal=_CHILD, needs=r"(?:node:)?child_process"),
         Rule(_RUNS, r"\bDeno\.(?:run|Command)\bARGS|\bBun\.(?:spawn|\$)"),
         Rule(
             _UNREADABLE, r"\bprocess\.(?:binding|dlopen|_linkedBinding)\b|\beval\s*:\s*(?:true|!0)"
@@ -112,13 +110,13 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
             rf"(?:{_FREE}(?<!def )|\b(?:Kernel|Process)(?:\.|::))(?:system|exec|spawn)\b"
             r"(?=\s*[(\[\ue000\ue003]|\s+[\w$@*:])ARGS",
         ),
-        Rule(_RUNS, r"\b(?:IO\.popen|Open3\.\w+|PTY\.(?:spawn|getpty))\bARGS"),
+        Rule(_RUNS, r"\b(?:IO(?:\.|::)popen|Open3(?:\.|::)\w+|PTY\.(?:spawn|getpty))\bARGS"),
         Rule(
             _RUNS, r"\b(?:__send__|public_send|send|method)\s*\(?\s*:(?:system|exec|spawn|popen)\b"
         ),
         Rule(
             _RUNS,
-            r"\b(?:__send__|public_send|send|method)\s*\(?\s*LIT",
+            r"\b(?:__send__|public_send|send|method)\s*\(?\s*NAME",
             literal="system|exec|spawn|popen|`",
         ),
         Rule(_RUNS, r"\b(?:open|read|readlines|foreach)\s*\(?\s*LIT", literal=r"\s*\|.*"),
@@ -156,7 +154,7 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
         Rule(_RUNS, rf"(?<![\w>:$])(?<!function ){_PHP_STARTS}(?=\s*\()ARGS"),
         Rule(
             _RUNS,
-            r"\b(?:call_user_func(?:_array)?|array_(?:map|walk|filter)|usort)\s*\([^;\ue000]{0,60}LIT",
+            r"\b(?:call_user_func(?:_array)?|array_(?:map|walk|filter)|usort)\s*\([^;\ue000]{0,60}NAME",
             literal=_PHP_STARTS,
         ),
         Rule(_UNREADABLE, r"\$\w+\s*\(", needs=_PHP_STARTS),

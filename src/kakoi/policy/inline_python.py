@@ -53,6 +53,8 @@ _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _MAX_JOINED: Final = 4096
 # How many steps a name is followed: `a = os; b = a; b.system` takes three.
 _FUEL: Final = 8
+# Less where the way divides: `p = Path(p, p, p)` would multiply the work at each step.
+_FUEL_AFTER_NAME: Final = 3
 
 _Pairs = Iterator[tuple[Effect, str | None]]
 _ReadCode = Callable[[str], Iterable[EmbeddedEffect]]
@@ -114,9 +116,11 @@ class _Scope:
                 return _member(self.dotted(value, fuel - 1), attribute)
             case ast.Subscript(value=value, slice=ast.Constant(value=str() as key)):
                 return self._item(self.dotted(value, fuel - 1), key)
+            case ast.NamedExpr(value=value):
+                return self.dotted(value, fuel - 1)
             case ast.Call(func=func, args=arguments):
-                # Little fuel for the function: else `f = f(f)` doubles the work at each step.
-                return self._result(self.dotted(func, min(fuel - 1, 3)), arguments, fuel - 1)
+                function = self.dotted(func, min(fuel - 1, _FUEL_AFTER_NAME))
+                return self._result(function, arguments, fuel - 1)
         return ""
 
     def _name(self, name: str, fuel: int) -> str:
@@ -153,7 +157,7 @@ class _Scope:
             case ast.Constant(value=str() as text):
                 return None if _SURROGATES.search(text) else text
             case ast.Name(id=name) if name in self.values:
-                return self.text(self.values[name], fuel - 1)
+                return self.text(self.values[name], min(fuel - 1, _FUEL_AFTER_NAME))
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 joined = _joined("", (self.text(left, fuel - 1), self.text(right, fuel - 1)))
                 return joined if joined is None or len(joined) <= _MAX_JOINED else None
@@ -163,14 +167,16 @@ class _Scope:
         """The path that the node always is; one below the home directory starts with `~`."""
         match node if fuel else None:
             case ast.Name(id=name) if name in self.values:
-                return self.path(self.values[name], fuel - 1)
+                return self.path(self.values[name], min(fuel - 1, _FUEL_AFTER_NAME))
             case ast.BinOp(left=left, op=ast.Div(), right=right):
                 return _joined("/", (self.path(left, fuel - 1), self.path(right, fuel - 1)))
             case ast.Call(func=ast.Attribute(value=value, attr="expanduser" | "resolve"), args=[]):
                 return self.path(value, fuel - 1)
-            case ast.Call(func=func) if self.dotted(func, 3) == "pathlib.Path.home":
+            case ast.Call(func=func) if self.dotted(func, _FUEL_AFTER_NAME) == "pathlib.Path.home":
                 return "~"
-            case ast.Call(func=func, args=parts) if self.dotted(func, 3) in _PATH_MAKERS:
+            case ast.Call(func=func, args=parts) if (
+                self.dotted(func, _FUEL_AFTER_NAME) in _PATH_MAKERS
+            ):
                 return _joined("/", [self.path(part, fuel - 1) for part in parts[:_FUEL]])
         return self.text(node)
 

@@ -13,16 +13,15 @@ from typing import Final
 
 from kakoi.policy.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
 
-# The marks are characters for private use; those in the code itself are blanked first.
+# The marks are characters for private use; those in the code itself are blanked first. A command
+# put together at run time has no number, and a string put together there is opaque.
+_LITERAL: Final = "\ue000[0-9]+\ue001"
+_COMMAND: Final = "\ue002[0-9]*\ue001"
+_OPAQUE: Final = "\ue003"
+_MARKS: Final = re.compile("[\ue000-\ue003]")
+_MARKED: Final = re.compile("[\ue000\ue002]([0-9]+)\ue001")
 
-# A command put together at run time has no number.
-LITERAL = "\ue000[0-9]+\ue001"
-COMMAND = "\ue002[0-9]*\ue001"
-_OPAQUE = "\ue003"
-_MARKS = re.compile("[\ue000-\ue003]")
-_MARKED = re.compile("[\ue000\ue002]([0-9]+)\ue001")
-
-_MAX_HEREDOCS = 50
+_MAX_HEREDOCS: Final = 50
 _HEREDOC = re.compile(r"""<<<?[ ]?[~-]?(?P<quote>["'`]?)(?P<tag>[A-Z_]\w*)(?P=quote)""")
 # Bounded, so that a text full of slashes costs no more than its length.
 _REGEX = re.compile(
@@ -108,6 +107,9 @@ def _blank(code: str, lexicon: Lexicon, literals: list[str]) -> str:
             pieces.append(_mark(text, kind, lexicon, literals))
             after_operand = True
         elif kind == "comment" or text.isspace():
+            # One blank at most: the rules' patterns would try every way to divide a long gap.
+            if pieces and pieces[-1].isspace():
+                text += pieces.pop()
             pieces.append("\n" if "\n" in text else " ")
         else:
             pieces.append(text)
@@ -211,7 +213,7 @@ LEXICONS: Final[Mapping[str, Lexicon]] = {
             rf"|(?:tr|y){_delimited('b', 2)})",
             command=rf"{_TICKS}|{_NO_SIGIL}qx{_delimited('c', 1)}",
             substitution=rf"{_NO_SIGIL}s{_delimited('d', 2)}[a-z]*",
-            word=r"\$\#\w*|[$@%&]*\w+|\$[^\w\s{(\[]",
+            word=r"\$\#\w*|[$@%&]{0,3}\w+|\$[^\w\s{(\[]",
         ),
         interpolation=rf"[$@](?:{_BRACED}|\w)",
         before_regex=_WORDS_BEFORE_REGEX | {"print", "push", "x", "lt", "gt", "eq", "ne"},
@@ -237,9 +239,10 @@ LEXICONS: Final[Mapping[str, Lexicon]] = {
 class Rule:
     """What a pattern of words means.
 
-    In `pattern`, STR is any literal, LIT one whose text must fit `literal`, MODE one that says
-    how a file is opened, CODE one that is itself run as code, and ARGS the literals of a call, if
-    they are all it has. `needs` must fit some literal anywhere in the code.
+    In `pattern`, STR is any literal; LIT (the target) and NAME (a function's) one whose text must
+    fit `literal`; MODE one that says how a file is opened; CODE one that is run as code; TICKS one
+    that is run as a command; ARGS the literals of a call, if it has nothing else. `needs` must
+    fit some literal anywhere in the code.
     """
 
     effect: Effect
@@ -250,13 +253,14 @@ class Rule:
 
 _PLACEHOLDERS: Final[Mapping[str, str]] = {
     # A list of literals is the whole command only if nothing but options or a callback follows.
-    "ARGS": rf"(?:\s*\(?\s*\[?\s*(?P<args>{LITERAL}(?:\s*,\s*\[?\s*{LITERAL})*)"
+    "ARGS": rf"(?:\s*\(?\s*\[?\s*(?P<args>{_LITERAL}(?:\s*,\s*\[?\s*{_LITERAL})*)"
     r"(?=\s*\]?\s*(?:[);}\n]|\Z|,\s*(?:[{(]|function\b|\w+\s*=>))))?",
-    "TICKS": rf"(?P<args>{COMMAND})",
-    "CODE": rf"(?P<code>{LITERAL})",
-    "MODE": rf"(?P<mode>{LITERAL})",
-    "LIT": rf"(?P<lit>{LITERAL})",
-    "STR": LITERAL,
+    "TICKS": rf"(?P<args>{_COMMAND})",
+    "CODE": rf"(?P<code>{_LITERAL})",
+    "MODE": rf"(?P<mode>{_LITERAL})",
+    "NAME": rf"(?P<name>{_LITERAL})",
+    "LIT": rf"(?P<lit>{_LITERAL})",
+    "STR": _LITERAL,
 }
 
 
@@ -293,7 +297,7 @@ def _filled(pattern: str) -> str:
 def _fits(rule: Rule, match: re.Match[str], skeleton: Skeleton) -> bool:
     groups = match.groupdict()
     if rule.literal:
-        (text,) = skeleton.texts(groups["lit"])
+        (text,) = skeleton.texts(groups.get("lit") or groups["name"])
         if text in HARMLESS_OUTPUTS or not re.fullmatch(rule.literal, text, re.DOTALL):
             return False
     mode = skeleton.texts(groups.get("mode") or "")

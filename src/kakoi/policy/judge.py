@@ -117,7 +117,9 @@ class Judge:
                 self.runs_file(Effect(name.effect, words[0]), None)
                 return
             program = name.program
-        self.invocation(invoke(program, words), command, lenient)
+        has_subcommands = program in self.policy.programs_with_subcommands
+        invocation = invoke(program, words, has_subcommands=has_subcommands)
+        self.invocation(invocation, command, lenient)
 
     def invocation(self, invocation: Invocation, command: Command, lenient: str) -> None:
         word = invocation.named_by

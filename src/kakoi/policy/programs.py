@@ -123,11 +123,14 @@ def _spread(effects: Mapping[str, str]) -> dict[str, str]:
     return {option: effect for options, effect in effects.items() for option in options.split()}
 
 
-def invoke(program: str, words: tuple[Word, ...]) -> Invocation:
-    """Understand `words` (the program's own word first) as an invocation of `program`."""
+def invoke(program: str, words: tuple[Word, ...], *, has_subcommands: bool = False) -> Invocation:
+    """Understand `words` (the program's own word first) as an invocation of `program`.
+
+    `has_subcommands` says that the first operand names one even if the data knows none.
+    """
     spec = specs().get(program, PLAIN)
     rest = words[1:]
-    if spec.subcommands or spec.reader == "subcommands":
+    if spec.subcommands:
         before = read_arguments(_up_to_first_operand(spec), rest)
         if before.operands:
             sub = before.operands[0].static or ""
@@ -139,7 +142,13 @@ def invoke(program: str, words: tuple[Word, ...]) -> Invocation:
             name = literal_word(f"{program} {sub}", words[0].start, before.operands[0].end)
             return Invocation(program, sub or "…", _merged(spec, inner), both, words, name)
         return Invocation(program, "", spec, before, words, words[0])
-    return Invocation(program, "", spec, read_arguments(spec, rest), words, words[0])
+    arguments = read_arguments(spec, rest)
+    first = arguments.operands[0] if has_subcommands and arguments.operands else None
+    if first is None:
+        return Invocation(program, "", spec, arguments, words, words[0])
+    sub = first.static or "…"
+    name = literal_word(f"{program} {sub}", words[0].start, first.end)
+    return Invocation(program, sub, spec, arguments, words, name)
 
 
 def _up_to_first_operand(spec: Spec) -> Spec:

@@ -117,11 +117,15 @@ class Policy:
         named = (*self.entries, *(c for rule in self.rules for c in rule.commands))
         return frozenset(name.split()[0] for name in named)
 
+    @cached_property
+    def programs_with_subcommands(self) -> frozenset[str]:
+        """Programs of which an entry or a rule names a subcommand."""
+        named = (*self.entries, *(c for rule in self.rules for c in rule.commands))
+        return frozenset(name.split()[0] for name in named if " " in name)
+
     def only_shows_itself(self, invocation: Invocation) -> bool:
         """`git --version`: subcommands are on the list, and none is given, so nothing is done."""
-        return not invocation.subcommand and any(
-            name.startswith(invocation.program + " ") for name in self.entries
-        )
+        return not invocation.subcommand and invocation.program in self.programs_with_subcommands
 
     def entry(self, names: tuple[str, ...]) -> Entry | None:
         """The most exact entry for one of these names."""

@@ -224,6 +224,10 @@ def _function(walk: Walk, node: Node) -> None:
 
 def _coproc(walk: Walk, node: Node) -> None:
     walk.known(node, "Name Stmt")
+    kind = (node["Stmt"].get("Cmd") or {}).get("Type", "")
+    # The parser takes `$x` in `coproc $x 2>f` for a name; to bash it is the program.
+    if node.get("Name") and kind not in _COMPOUND:
+        raise walk.refuse("a coprocess whose program is not clear", node)
     name = word(walk, node["Name"]).shown if node.get("Name") else "COPROC"
     walk.bindings.append(Binding(name, None, *walk.span(node)))
     walk.inside(lambda: _statement(walk, node["Stmt"]), subshell=True)

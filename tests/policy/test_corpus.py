@@ -1,0 +1,60 @@
+"""The tables: commands with the verdict they must get, half of them everyday lines that must pass."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kakoi.policy.decide import decide
+from kakoi.policy.profiles import load_policy
+from tests.policy.corpus.hostile_generated import generate
+
+CORPUS = Path(__file__).parent / "corpus"
+CWD = "/workspace/project"
+
+
+def rows(name: str) -> Iterator[tuple[str, str]]:
+    for line in (CORPUS / name).read_text("utf-8").splitlines():
+        row = json.loads(line)
+        yield row["command"], row["verdict"]
+
+
+def wrong(name: str) -> list[str]:
+    policy = load_policy()
+    found = []
+    for command, wanted in rows(name):
+        decision = decide(policy, command, cwd=CWD)
+        given = decision.verdict.value
+        if not (given != "allow" if wanted == "not-allow" else given == wanted):
+            rules = [finding.rule for finding in decision.findings]
+            found.append(f"{wanted} wanted, {given} given for {command!r} {rules}")
+    return found
+
+
+@pytest.mark.parametrize("name", ["hostile.jsonl", "hostile_more.jsonl", "holes.jsonl"])
+def test_nothing_that_must_not_run_is_allowed(name: str) -> None:
+    assert wrong(name) == []
+
+
+@pytest.mark.parametrize("name", ["everyday.jsonl", "everyday_more.jsonl", "transcripts.jsonl"])
+def test_everyday_commands_pass_without_friction(name: str) -> None:
+    assert wrong(name) == []
+
+
+def test_the_tables_are_large_and_balanced() -> None:
+    everyday = [v for name in ("everyday.jsonl", "everyday_more.jsonl") for _, v in rows(name)]
+    hostile = [v for name in ("hostile.jsonl", "hostile_more.jsonl") for _, v in rows(name)]
+    assert everyday.count("allow") >= 400
+    assert len(hostile) >= 400
+
+
+def test_oversized_and_overnested_texts_are_refused_and_never_raise() -> None:
+    policy = load_policy()
+    harmless = ("never-closed",)
+    allowed = [
+        (topic, command[:60])
+        for topic, command in generate()
+        if topic not in harmless and decide(policy, command, cwd=CWD).allowed
+    ]
+    assert allowed == []

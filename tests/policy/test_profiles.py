@@ -1,0 +1,163 @@
+"""Profiles, lists and rules: what a user may change, and what stays as it is."""
+
+import pytest
+
+from kakoi.errors import ConfigurationError
+from kakoi.policy.catalogue import COMMANDS
+from kakoi.policy.decide import decide
+from kakoi.policy.profiles import (
+    PROFILES,
+    AllowedCommands,
+    load_policy,
+    prompt_commands,
+    rule_from,
+    tightened,
+)
+from kakoi.policy.rules import Verdict
+
+PROMPT = """\
+Build/Package Management: npm, yarn, pnpm, pip, pip3, conda, mamba, python, python3, go, cargo, maven, gradle, make, cmake, bundle, gem, composer, dotnet
+Test Execution: pytest, jest, mocha, rspec, phpunit, go test, cargo test, dotnet test
+Linter/Formatter: eslint, prettier, black, flake8, pylint, mypy, rubocop, gofmt, golint, rustfmt, clippy, tsc
+File Operations: ls, cat, head, tail, grep, find, wc, diff, tree, file, stat
+Version Control: git status, git diff, git log, git branch, git show, git blame
+Utilities: echo, pwd, cd, mkdir, rm, cp, mv, touch, chmod, env, which, curl, wget, tar, unzip, jq, sed, awk, sort, uniq, xargs"""
+
+
+@pytest.mark.parametrize(
+    "category",
+    [
+        pytest.param("build", marks=pytest.mark.requirement("A-060")),
+        pytest.param("test", marks=pytest.mark.requirement("A-061")),
+        pytest.param("lint", marks=pytest.mark.requirement("A-062")),
+        pytest.param("files", marks=pytest.mark.requirement("A-063")),
+        pytest.param("vcs", marks=pytest.mark.requirement("A-064")),
+        pytest.param("utilities", marks=pytest.mark.requirement("A-065")),
+    ],
+)
+def test_the_default_list_holds_exactly_the_commands_of_the_spec(category: str) -> None:
+    line = PROMPT.splitlines()[list(COMMANDS).index(category)]
+    wanted = line.partition(": ")[2].split(", ")
+    policy = load_policy()
+    listed = [e.command for e in policy.entries.values() if e.category == category]
+    assert listed == wanted
+    for command in wanted:
+        assert policy.entries[command].verdict is Verdict.ALLOW
+
+
+def test_the_prompt_shows_the_six_lines_of_the_spec() -> None:
+    assert prompt_commands(load_policy()) == PROMPT
+
+
+@pytest.mark.requirement("A-060")
+@pytest.mark.parametrize("command", ["maven test", "mvn test", "gradle build"])
+def test_maven_goes_by_both_names(command: str) -> None:
+    assert decide(load_policy(), command).allowed
+
+
+@pytest.mark.requirement("A-076")
+def test_additions_and_removals_change_the_default_list() -> None:
+    lists = AllowedCommands(additional=("custom-build-tool", "terraform plan"), exclude=("curl", "wget"))
+    policy = load_policy(allowed=lists)
+    assert decide(policy, "custom-build-tool --fast").allowed
+    assert decide(policy, "terraform plan").allowed
+    assert not decide(policy, "terraform apply").allowed
+    assert not decide(policy, "curl https://example.org").allowed
+    assert not decide(policy, "ls | xargs wget").allowed
+    assert decide(policy, "ls").allowed
+    shown = prompt_commands(policy)
+    assert "custom-build-tool" in shown
+    assert "curl" not in shown
+
+
+@pytest.mark.requirement("A-077")
+def test_a_custom_list_is_the_whole_list() -> None:
+    lists = AllowedCommands(use_default=False, custom_list=("npm", "python", "grep"), additional=("ls",))
+    policy = load_policy(allowed=lists)
+    for command in ("npm test", "python x.py", "grep -rn x ."):
+        assert decide(policy, command).allowed
+    for command in ("ls", "echo hi", "git status", "true", "env python x.py", "sh -c 'npm test'"):
+        assert not decide(policy, command).allowed
+    assert prompt_commands(policy) == "Build/Package Management: npm, python\nFile Operations: grep"
+
+
+@pytest.mark.requirement("A-078")
+@pytest.mark.parametrize("program", ["sudo", "nc", "dd", "ssh", "kill", "docker", "eval"])
+def test_a_denied_program_stays_denied_even_if_it_is_added(program: str) -> None:
+    for lists in (
+        AllowedCommands(additional=(program,)),
+        AllowedCommands(use_default=False, custom_list=(program,)),
+    ):
+        decision = decide(load_policy(allowed=lists), f"{program} x")
+        assert decision.verdict is Verdict.DENY
+
+
+def test_an_added_program_is_still_judged_by_its_arguments() -> None:
+    policy = load_policy(allowed=AllowedCommands(additional=("./scripts/build.sh", "perl")))
+    assert decide(policy, "./scripts/build.sh --all").allowed
+    assert not decide(policy, "./scripts/build.sh > /etc/x").allowed
+    assert not decide(policy, "perl -pi -e s/a/b/ f").allowed
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_shipped_rule_has_examples_both_ways(profile: str) -> None:
+    policy = load_policy(profile)
+    assert policy.rules
+    for rule in policy.rules:
+        assert rule.match, rule.id
+        assert rule.not_match, rule.id
+        assert rule.reason, rule.id
+        assert rule.hint, rule.id
+
+
+def test_an_example_that_does_not_hold_is_found_on_load() -> None:
+    rule = {"id": "no-ls", "verdict": "deny", "commands": ["ls"], "reason": "no"}
+    with pytest.raises(ConfigurationError, match="does not match its example 'cat x'"):
+        tightened(load_policy(), rules=[{**rule, "match": ["cat x"]}], origin=".kakoi.yaml")
+    with pytest.raises(ConfigurationError, match="matches 'ls -l', which it must not"):
+        tightened(load_policy(), rules=[{**rule, "not_match": ["ls -l"]}], origin=".kakoi.yaml")
+
+
+def test_a_project_can_tighten_but_never_widen() -> None:
+    rule = {
+        "id": "no-publish",
+        "verdict": "deny",
+        "commands": ["npm run"],
+        "operands": ["publish.*"],
+        "reason": "publishing is for people",
+        "match": ["npm run publish-all"],
+        "not_match": ["npm run build"],
+    }
+    policy = tightened(load_policy(), exclude=["wget"], rules=[rule], origin=".kakoi.yaml")
+    assert decide(policy, "npm run publish-all").verdict is Verdict.DENY
+    assert not decide(policy, "wget https://example.org").allowed
+    assert decide(policy, "npm run build").allowed
+    assert ".kakoi.yaml" in policy.origins
+    with pytest.raises(ConfigurationError, match="can only tighten"):
+        tightened(load_policy(), rules=[{**rule, "verdict": "allow"}], origin=".kakoi.yaml")
+
+
+def test_a_rule_can_be_about_a_flag_in_any_spelling() -> None:
+    rule = {"id": "x", "verdict": "ask", "commands": ["sort"], "flags": ["--reverse"], "reason": "r",
+            "match": ["sort --rev f"], "not_match": ["sort f"]}  # fmt: skip
+    policy = tightened(load_policy(), rules=[rule], origin="test")
+    assert decide(policy, "sort f --reverse").verdict is Verdict.ASK
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"id": "a", "verdict": "deny", "reason": "r", "comands": ["x"]}, "did you mean 'commands'"),
+        ({"id": "a", "verdict": "denny", "reason": "r"}, "did you mean 'deny'"),
+        ({"id": "a", "verdict": "deny"}, "'reason' is missing"),
+        ({"verdict": "deny", "reason": "r"}, "'id' is missing"),
+    ],
+)
+def test_a_mistake_in_a_rule_names_the_fix(data: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        rule_from(data, "kakoi.yaml")
+
+
+def test_an_unknown_profile_names_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'coding-agent'"):
+        load_policy("coding-agnet")
