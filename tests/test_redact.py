@@ -88,7 +88,7 @@ PAIRS = [
     ("https://host/?token=hunter2&user=bob", "https://host/?token=[redacted]&user=bob"),
     ("f(password=hunter2, user=bob)", "f(password=[redacted], user=bob)"),
     ("AWS_SECRET_ACCESS_KEY=hunter2", "AWS_SECRET_ACCESS_KEY=[redacted]"),
-    ("//registry.npmjs.org/:_authToken=hunter2", "//registry.npmjs.org/:_authToken=[redacted]"),
+    ("//registry.example.org/:_authToken=hunter2", "//registry.example.org/:_authToken=[redacted]"),
     ("_auth=hunter2", "_auth=[redacted]"),
     ("password='hunter2", "password='[redacted]"),  # cut in the middle
     ("os.environ['API_TOKEN'] = 'hunter2'", "os.environ['API_TOKEN'] = '[redacted]'"),

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
-_SWEEPS = 100
+_SWEEPS = 10
 _LONGEST_WAIT_MS = 3_600_000
 _PATIENCE_FROM_OUTSIDE_S = 10.0
 
@@ -246,11 +246,11 @@ def answer(line: int, kind: bytes, number: int, duration_ms: int, tally: Tally) 
 
 
 def end_below_us(second: int, tally: Tally, patience_s: float) -> None:
-    """Stop, kill and reap until we have no child: every orphan below becomes our child."""
+    """Kill and reap until we have no child: every orphan below becomes our child."""
     give_up = time.monotonic() + patience_s
     pause_s = 0.001
     while not reap(second, tally):
-        tally.ended.update(kill_below(os.getpid()))
+        tally.ended.update(kill_children(), kill_below(os.getpid()))
         tally.ended.discard(second)
         if reap(second, tally):
             return
@@ -259,6 +259,19 @@ def end_below_us(second: int, tally: Tally, patience_s: float) -> None:
             return
         signal.sigtimedwait([signal.SIGCHLD], pause_s)
         pause_s = min(pause_s * 2, 0.05)
+
+
+def kill_children() -> set[int]:
+    """Kill our own children, quickly: what forks and exits faster than we look ends up here.
+
+    No need to look who they are: a number is not given to another before we reap its owner.
+    """
+    killed = set()
+    for pid in children_lister()(os.getpid()):
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            send(pid, signal.SIGKILL)
+            killed.add(pid)
+    return killed
 
 
 def reap(second: int, tally: Tally) -> bool:
@@ -274,13 +287,15 @@ def reap(second: int, tally: Tally) -> bool:
             tally.add(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
 
 
-def end_from_outside(keeper: int) -> None:
-    """End what is below a keeper that was itself stopped, then the keeper."""
+def end_from_outside(pid: int) -> None:
+    """Wake a keeper that was stopped, and fight what stops it until it has done its work."""
     give_up = time.monotonic() + _PATIENCE_FROM_OUTSIDE_S
-    while any(process.alive for process in below(keeper)) and time.monotonic() < give_up:
-        kill_below(keeper)
+    keeper = look(pid)
+    while keeper is not None and keeper.alive:
+        kill_below(pid)
+        send_to(keeper, signal.SIGCONT if time.monotonic() < give_up else signal.SIGKILL)
         time.sleep(0.001)
-    os.kill(keeper, signal.SIGKILL)
+        keeper = keeper if is_same(keeper) else None
 
 
 def kill_below(root: int) -> set[int]:
@@ -291,31 +306,33 @@ def kill_below(root: int) -> set[int]:
         for process in below(root):
             identity = (process.pid, process.born)
             if not process.still and identity not in stopped:
-                send(process, signal.SIGSTOP)
+                send_to(process, signal.SIGSTOP)
                 stopped.add(identity)
         if len(stopped) == known:
             break
     doomed = [process for process in below(root) if process.alive]
     for process in doomed:
-        send(process, signal.SIGKILL)
+        send_to(process, signal.SIGKILL)
     return {process.pid for process in doomed}
 
 
-def send(process: Process, number: int) -> None:
+def send_to(process: Process, number: int) -> None:
     """Signal this very process, and not another one that has got its number since."""
     pidfd = open_pidfd(process.pid)
+    if is_same(process):
+        send(process.pid, number, pidfd)
+    if pidfd is not None:
+        os.close(pidfd)
+
+
+def send(pid: int, number: int, pidfd: int | None = None) -> None:
     try:
-        if not is_same(process):
-            return
         if pidfd is None:
-            os.kill(process.pid, number)
+            os.kill(pid, number)
         else:
             signal.pidfd_send_signal(pidfd, number)
     except (PermissionError, ProcessLookupError):
         pass  # Gone, or not ours to kill: the sweep after this one will tell.
-    finally:
-        if pidfd is not None:
-            os.close(pidfd)
 
 
 def open_pidfd(pid: int) -> int | None:
@@ -328,12 +345,7 @@ def open_pidfd(pid: int) -> int | None:
 
 def below(root: int) -> Iterator[Process]:
     """Every descendant of `root`, a parent before its children are even looked for."""
-    # A kernel built without CONFIG_PROC_CHILDREN has no lists.
-    listed = os.path.exists(b"/proc/self/task/%d/children" % os.getpid())
-    return walk(root, list_children if listed else scan_for_children())
-
-
-def walk(root: int, children_of: Callable[[int], list[int]]) -> Iterator[Process]:
+    children_of = children_lister()
     seen = {root}
     parents = [look(root)]
     for parent in parents:
@@ -360,8 +372,14 @@ def look(pid: int) -> Process | None:
     return Process(pid, stat) if stat else None
 
 
+def children_lister() -> Callable[[int], list[int]]:
+    """How to get the children of a process: a kernel without CONFIG_PROC_CHILDREN has no lists."""
+    has_lists = os.path.exists(b"/proc/self/task/%d/children" % os.getpid())
+    return list_children if has_lists else scan_for_children()
+
+
 def list_children(pid: int) -> list[int]:
-    """The children of a process: each belongs to the thread that forked it."""
+    """A child belongs to the thread that forked it."""
     found: list[int] = []
     for thread in list_folder(b"/proc/%d/task" % pid):
         found += map(int, read_file(b"/proc/%d/task/%s/children" % (pid, thread)).split())
@@ -369,7 +387,7 @@ def list_children(pid: int) -> list[int]:
 
 
 def scan_for_children() -> Callable[[int], list[int]]:
-    """The same from one look at every process there is."""
+    """One look at every process there is."""
     children: dict[int, list[int]] = {}
     for name in list_folder(b"/proc"):
         process = look(int(name)) if name.isdigit() else None

@@ -37,7 +37,7 @@ HARMLESS = [
     "s/\\[/\\]/",
     "s/[ \t]*$//",
     "s/^[ \t]*//;s/[ \t]*$//",
-    "s/.*/\"&\"/",
+    's/.*/"&"/',
     "s/\\(.*\\)=\\(.*\\)/\\2=\\1/",
     "s/a/b/ ; s/c/d/ # done",
     "s/a/x\\\ny/",
@@ -281,9 +281,7 @@ SCRIPTS = st.builds(
 
 @settings(max_examples=600)
 @given(script=st.one_of(SCRAPS, SCRIPTS))
-def test_the_reading_agrees_with_sed(
-    script: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_reading_agrees_with_sed(script: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     effects = sed_effects(script)
     verdict = verdict_of_sed(script, tmp_path_factory.getbasetemp())
     if verdict == "refused":
@@ -299,7 +297,24 @@ def test_any_text_is_answered(script: str) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    ["[", "s/", "s/[", "{", "}", "a\\\n", "\\", "/", "[[:", "s/a/b/w", "e", "y/", "1,", ":", "'", "\0"],
+    [
+        "[",
+        "s/",
+        "s/[",
+        "{",
+        "}",
+        "a\\\n",
+        "\\",
+        "/",
+        "[[:",
+        "s/a/b/w",
+        "e",
+        "y/",
+        "1,",
+        ":",
+        "'",
+        "\0",
+    ],
 )
 def test_64_kib_of_anything_is_answered(seed: str) -> None:
     sed_effects(seed * (65536 // len(seed)))

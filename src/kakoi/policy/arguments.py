@@ -131,6 +131,9 @@ class _Reader:
 
     def cluster(self, word: Word, known: str) -> None:
         spec = self.spec
+        if known in spec.values and len(known) > 2 and word.text is not None:
+            self.options.append(Option((known,), word, self.next_word()))
+            return
         for index, char in enumerate(known[1:], 1):
             name = "-" + char
             if name in spec.values or name in spec.optional:

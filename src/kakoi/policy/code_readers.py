@@ -9,7 +9,7 @@ from kakoi.policy.inline_code import inline_code_effects
 from kakoi.policy.programs import Effect, Invocation
 from kakoi.policy.sed import sed_effects
 from kakoi.policy.shell_readers import ASSIGNED, Reader
-from kakoi.policy.words import Expansion, Word, literal_word
+from kakoi.policy.words import STDIN_NAMES, Expansion, Word, literal_word
 
 
 def _embedded(found: Iterable[EmbeddedEffect], word: Word) -> list[Effect]:
@@ -105,7 +105,7 @@ def code_reader(language: str) -> Reader:
             "-m", "--version", "-V", "-v", "--help", "-h", "--check", "--test"
         ):
             return found
-        if not arguments.operands or arguments.operands[0].static == "-":
+        if not arguments.operands or arguments.operands[0].static in STDIN_NAMES:
             found.append(Effect("runs-stdin", invocation.words[0], text=language))
         else:
             found.append(Effect("runs-code-file", arguments.operands[0], text=language))

@@ -7,6 +7,7 @@ from typing import Final
 
 from kakoi.policy.arguments import Option
 from kakoi.policy.code_readers import CODE_READERS
+from kakoi.policy.modes import mode_effects
 from kakoi.policy.programs import Effect, Invocation
 from kakoi.policy.shell_readers import SHELL_READERS, Reader
 from kakoi.policy.tool_readers import TOOL_READERS
@@ -119,6 +120,11 @@ def _protocol(effect: Effect, _: Invocation) -> str | None:
     )
 
 
+def _mode(effect: Effect, _: Invocation) -> str | None:
+    kinds = ["unclear-program"] if effect.word.static is None else mode_effects(effect.word.static)
+    return kinds[0] if kinds else None
+
+
 def _awk_include(effect: Effect, _: Invocation) -> str:
     return "in-place" if effect.word.static == "inplace" else "loads"
 
@@ -142,6 +148,7 @@ _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = 
     "sends": _sends,
     "git-setting": _git_setting,
     "protocol": _protocol,
+    "mode": _mode,
     "awk-include": _awk_include,
     "cmake-command": _cmake_command,
     "makefile": _makefile,

@@ -14,22 +14,25 @@ from typing import Final
 from kakoi.policy.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
 
 # The marks are characters for private use; those in the code itself are blanked first. A command
-# put together at run time has no number, and a string put together there is opaque.
+# put together at run time has no number, and a string put together there is opaque. A quote that
+# never closes means that code and text have been told apart wrongly, or that it is no code.
 _LITERAL: Final = "\ue000[0-9]+\ue001"
 _COMMAND: Final = "\ue002[0-9]*\ue001"
 _OPAQUE: Final = "\ue003"
-_MARKS: Final = re.compile("[\ue000-\ue003]")
+_UNCLOSED: Final = "\ue004"
+_MARKS: Final = re.compile("[\ue000-\ue004]")
 _MARKED: Final = re.compile("[\ue000\ue002]([0-9]+)\ue001")
 
 _MAX_HEREDOCS: Final = 50
-_HEREDOC = re.compile(r"""<<<?[ ]?[~-]?(?P<quote>["'`]?)(?P<tag>[A-Z_]\w*)(?P=quote)""")
+_HEREDOC: Final = re.compile(r"""<<<?[ ]?[~-]?(?P<quote>["'`]?)(?P<tag>[A-Z_]\w*)(?P=quote)""")
 # Bounded, so that a text full of slashes costs no more than its length.
-_REGEX = re.compile(
+_REGEX: Final = re.compile(
     r"/(?![*/])(?:[^/\\\[\n]|\\[^\n]|\[(?:[^\]\\\n]|\\[^\n]){0,200}+\]){1,500}+/\w*"
 )
-_OPENING = re.compile(r"""[%\w]*\s*("{3}|'{3}|\W)""")
-_CLOSERS = {"(": ")", "[": "]", "{": "}", "<": ">"}
-_ESCAPE = re.compile(r"\\(?:(?:x|u\{?)([0-9a-fA-F]{2,4})\}?|([0-7]{1,3})|(.))", re.DOTALL)
+_OPENING: Final = re.compile(r"""[%\w]*\s*("{3}|'{3}|\W)""")
+_QUOTES: Final = frozenset({"'", '"', "`", '"""', "'''"})
+_CLOSERS: Final = {"(": ")", "[": "]", "{": "}", "<": ">"}
+_ESCAPE: Final = re.compile(r"\\(?:(?:x|u\{?)([0-9a-fA-F]{2,4})\}?|([0-7]{1,3})|(.))", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ def _blank(code: str, lexicon: Lexicon, literals: list[str]) -> str:
         else:
             pieces.append(text)
             is_operand = kind == "word" and text not in lexicon.before_regex
-            after_operand = is_operand or text in (")", "]")
+            after_operand = is_operand or text in (")", "]", "}")
     return "".join(pieces)
 
 
@@ -132,6 +135,10 @@ def _mark(literal: str, kind: str, lexicon: Lexicon, literals: list[str]) -> str
         replacement = re.split(f"[{re.escape(delimiter + closer)}]", replacement)[-1]
         inner += [replacement, "eval $_"][: flags.count("e")]
     code = "".join(f" ({_blank(piece, lexicon, literals)}) " for piece in inner)
+    # Code within a literal may have been cut short at a quote of its own.
+    code = code.replace(_UNCLOSED, "")
+    if delimiter in _QUOTES and kind != "substitution" and not body.endswith(closer):
+        code += _UNCLOSED
     start = "\ue002" if kind == "command" else "\ue000"
     if code:
         return (f"{start}\ue001" if kind == "command" else _OPAQUE) + code
@@ -286,6 +293,8 @@ def word_effects(
         else:
             shown = skeleton.shown(skeleton.code[start : start + 80].partition("\n")[0])
             yield EmbeddedEffect(rules[number].effect, shown, _target(groups, skeleton))
+    if _UNCLOSED in skeleton.code:
+        yield EmbeddedEffect(Effect.UNREADABLE, snippet(code))
 
 
 def _filled(pattern: str) -> str:

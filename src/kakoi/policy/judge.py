@@ -49,7 +49,7 @@ class Judge:
         self.script = script
         self.outer = outer
         self.values: Values = Values(script, outer.values.known if outer else {})
-        self.folder: str | None = outer.folder if outer else context.cwd
+        self.folder: str | None = context.cwd
         self.folders = Folders(self.folder)
         self.functions = callable_functions(script)
         self.index = 0
@@ -88,6 +88,8 @@ class Judge:
         if not command.words:
             return
         first = command.words[0]
+        if first.static and self.calls_function(first.static, first, command):
+            return
         for words in self.values.variants(command.words[1:]):
             self.argv((first, *words), command)
 
@@ -103,10 +105,8 @@ class Judge:
         if not text or words[0].from_braces:
             self.hit("dynamic-program", words[0])
             return
-        if self.calls_function(text, words[0], command):
-            return
         if lenient == "runs-package":
-            program = re.sub(r"(?<=.)@[^/@]*$", "", text)
+            program = re.sub(r"(?<=.)@[\w.^~<>=*-]+$", "", text)
         elif text in self.policy.entries:
             program = text
         else:
@@ -229,8 +229,16 @@ class Judge:
     def runs_text(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         self.text(effect.word, invocation)
 
-    def text(self, word: Word, invocation: Invocation | None = None) -> None:
-        """Judge shell text that a word holds."""
+    def runs_here(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+        self.text(effect.word, invocation, same_shell=True)
+
+    def text(
+        self, word: Word, invocation: Invocation | None = None, *, same_shell: bool = False
+    ) -> None:
+        """Judge shell text that a word holds.
+
+        In another shell neither functions nor variables of this one are known.
+        """
         if word.text is None:
             kind = "download-run" if self.downloads_in(word) else "hidden-text"
             self.hit(kind, word, invocation)
@@ -246,7 +254,9 @@ class Judge:
             return
         self.context.depth += 1
         with self.report.pointing_at(word):
-            Judge(self.context, script, self).judge()
+            inner = Judge(self.context, script, self if same_shell else None)
+            inner.folders = Folders(self.folder)
+            inner.judge()
         self.context.depth -= 1
 
     def runs_stdin(self, effect: Effect, invocation: Invocation, command: Command) -> None:
@@ -343,13 +353,18 @@ class Judge:
     ) -> None:
         if any(part.kind is Expands.PROCESS for part in word.expansions()):
             return
-        if word.text and program_name(command) in _DOWNLOADERS:
+        sources = (command, *(self.script.commands[index] for index in command.feeders))
+        if word.text and any(program_name(source) in _DOWNLOADERS for source in sources):
             self.context.downloads.add(absolute(word.text, self.folder or "/"))
         place = locate(word, self.folder, self.context.roots)
         if place is Location.NETWORK:
             self.hit("network-device", word, invocation)
         elif place is not Location.INSIDE:
             self.hit(f"{kind}-{place.value}", word, invocation)
+
+    def downloads(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+        """A download under the name that its address ends with."""
+        self.context.downloads.add(absolute(effect.text, self.folder or "/"))
 
     def downloads_in(self, word: Word) -> bool:
         """Whether an expansion in `word` fetches something."""
@@ -372,6 +387,8 @@ _HANDLERS: Final = {
     "program-runs": Judge.program_runs,
     "sets": Judge.sets,
     "chdir": Judge.chdir,
+    "runs-here": Judge.runs_here,
+    "downloads": Judge.downloads,
     "reads": Judge.path,
     "writes": Judge.path,
     "deletes": Judge.path,

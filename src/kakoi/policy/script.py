@@ -20,6 +20,7 @@ class Assignment:
     elements: tuple[Word, ...]
     start: int
     end: int
+    appends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

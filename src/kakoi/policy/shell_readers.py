@@ -11,7 +11,14 @@ from typing import Final
 from kakoi.policy.programs import Effect, Invocation
 from kakoi.policy.script import Script
 from kakoi.policy.syntax import parse
-from kakoi.policy.words import Expands, Expansion, Word, literal_word, make_word
+from kakoi.policy.words import (
+    STDIN_NAMES,
+    Expands,
+    Expansion,
+    Word,
+    literal_word,
+    make_word,
+)
 
 Reader = Callable[[Invocation], list[Effect]]
 
@@ -209,7 +216,7 @@ def read_shell(invocation: Invocation) -> list[Effect]:
     found = [Effect("interactive-shell", words[0])] if interactive else []
     if text:
         return [*found, Effect("runs-shell", rest[0])] if rest else []
-    if not rest or from_stdin or rest[0].static == "-":
+    if not rest or from_stdin or rest[0].static in STDIN_NAMES:
         return [*found, Effect("runs-stdin", words[0], text="sh")]
     if syntax_only:
         return [Effect("reads", rest[0])]
@@ -230,11 +237,7 @@ def read_test(invocation: Invocation) -> list[Effect]:
 
 def read_names(invocation: Invocation) -> list[Effect]:
     """Operands that name variables: `read`, `unset`, `export`, `getopts`, `mapfile`."""
-    return [
-        Effect("sets", word)
-        for word in invocation.arguments.operands
-        if word.text is None or not _NAME.fullmatch(word.text) or word.text.isupper()
-    ]
+    return [Effect("sets", word) for word in invocation.arguments.operands]
 
 
 def read_set(invocation: Invocation) -> list[Effect]:
@@ -279,7 +282,7 @@ def read_trap(invocation: Invocation) -> list[Effect]:
     operands = invocation.arguments.operands
     if not operands or (operands[0].static in ("-", "") and len(operands) > 1):
         return []
-    return [Effect("runs-shell", operands[0])] if len(operands) > 1 else []
+    return [Effect("runs-here", operands[0])] if len(operands) > 1 else []
 
 
 SHELL_READERS: Final[dict[str, Reader]] = {

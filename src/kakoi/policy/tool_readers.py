@@ -117,7 +117,12 @@ def read_urls(invocation: Invocation) -> list[Effect]:
             found.extend(_header(option.value))
         elif {"-w", "--write-out"} & set(option.names) and "%output{" in option.value.shown:
             found.append(Effect("loads", option.value))
+    saves = invocation.program == "wget" or invocation.arguments.named(
+        "-O", "--remote-name", "--remote-name-all", "-J", "--remote-header-name"
+    )
     for url in urls:
+        if saves and invocation.arguments.named("--output-document") is None:
+            found.append(Effect("downloads", url, text=url.prefix.partition("?")[0].split("/")[-1]))
         scheme = _SCHEME.match(url.prefix)
         if scheme and scheme[0].lower() not in ("http://", "https://", "ftp://"):
             found.append(Effect("odd-scheme", url))

@@ -106,7 +106,8 @@ def _assignment(walk: Walk, node: Node) -> Assignment:
         arithmetic(walk, element.get("Index"))
         if element.get("Value"):
             elements.extend(brace_words(word(walk, element["Value"])))
-    return Assignment(node["Name"]["Value"], value, tuple(elements), *walk.span(node))
+    appends = bool(node.get("Append"))
+    return Assignment(node["Name"]["Value"], value, tuple(elements), *walk.span(node), appends)
 
 
 def _redirect(walk: Walk, node: Node, index: int) -> Redirect:

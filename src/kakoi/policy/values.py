@@ -40,6 +40,9 @@ _PATH_GIT: Final = frozenset("ls-files diff ls-tree".split())
 # Filters that pass lines on as they are, and filters that cut them.
 _SIEVES: Final = frozenset("grep head tail sort uniq".split())
 _FILTERS: Final = frozenset("head tail sort uniq tr cut grep wc rev tac".split())
+_FILLING: Final = frozenset(
+    "read mapfile readarray getopts printf wait declare local export typeset readonly".split()
+)
 PATH_BELOW: Final = "./_"
 
 
@@ -51,14 +54,17 @@ class Values:
         self.known: dict[str, tuple[Word, ...] | None] = dict(inherited)
         for command in script.commands:
             for assignment in command.assignments:
-                given = assignment.elements or (
-                    (assignment.value,) if assignment.value is not None else ()
-                )
+                given: tuple[Word, ...] | None = assignment.elements
+                if assignment.value is not None:
+                    # What `x+=…` makes of x depends on what x was.
+                    given = None if assignment.appends else (assignment.value,)
                 self.add(assignment.name, given)
             for name in _names_read(command):
                 self.known[name] = None
         for binding in script.bindings:
             self.add(binding.name, binding.values)
+        if any(_sets_in_trap(command) for command in script.commands):
+            self.known = dict.fromkeys(self.known)
 
     def add(self, name: str, values: tuple[Word, ...] | None) -> None:
         before = self.known.get(name, ())
@@ -128,6 +134,8 @@ class Values:
         if part.name in _NUMBERS or part.operator == "#":
             return [Literal("0", True)]
         value = setting.get(part.name)
+        if part.operator in ("%", "%%") and value is not None and not _cut_is_harmless(value):
+            return [part]
         if value is not None and part.operator in (
             "",
             "%",
@@ -249,11 +257,24 @@ def _with_shape(word: Word, shape: str) -> Word:
 
 
 def _names_read(command: Command) -> Iterator[str]:
-    """Variables that a builtin fills from outside."""
-    if command.words and command.words[0].static in ("read", "mapfile", "readarray", "getopts"):
+    """Variables that a builtin fills with something not seen in the text."""
+    if command.words and command.words[0].static in _FILLING:
         for word in command.words[1:]:
-            if word.text and re.fullmatch(r"[A-Za-z_]\w*", word.text):
-                yield word.text
+            name = re.match(r"(?:-[A-Za-z]*[vap])?([A-Za-z_]\w*)", word.shown)
+            if name:
+                yield name[1]
+
+
+def _sets_in_trap(command: Command) -> bool:
+    """Whether a `trap` may change variables behind the back of the text."""
+    trap = bool(command.words) and command.words[0].static == "trap"
+    return trap and any(re.search(r"=|\bread\b|\bprintf\b", w.shown) for w in command.words[1:])
+
+
+def _cut_is_harmless(value: Word) -> bool:
+    """Whether every beginning of the value is as harmless as the whole: `${f%.txt}`."""
+    text = value.text
+    return text is not None and not text.startswith("-") and ".." not in text
 
 
 def _split(parts: list[Part], word: Word) -> list[Word]:

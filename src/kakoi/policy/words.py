@@ -13,6 +13,10 @@ MAX_BRACE_WORDS = 128
 MAX_BRACES = 32
 
 
+# Names of the standard input as a file.
+STDIN_NAMES = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+
+
 class Expands(StrEnum):
     """What an expansion is made of."""
 

@@ -1,0 +1,20 @@
+"""What the tests of processes share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kakoi.process import ProcessExecutor
+from tests.process.trees import Witness, watching
+
+
+@pytest.fixture
+def executor() -> ProcessExecutor:
+    return ProcessExecutor()
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Iterator[Witness]:
+    with watching(tmp_path) as witness:
+        yield witness

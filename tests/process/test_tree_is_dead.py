@@ -1,0 +1,269 @@
+"""When spawn returns or raises, nothing that it started is running. Nor when we are killed."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kakoi.errors import ExecutionError, ExecutionTimeoutError
+from kakoi.process import ProcessExecutor, SpawnOptions
+from tests.process.trees import PATIENCE_S, PRELUDE, TREES, Witness, tree_argv
+
+pytestmark = pytest.mark.anyio
+
+every_tree = pytest.mark.parametrize("kind", TREES)
+
+
+async def grown(witness: Witness, count: int) -> None:
+    await asyncio.to_thread(witness.wait_until_announced, count)
+
+
+@every_tree
+async def test_what_a_program_leaves_behind_is_dead_when_it_has_exited(
+    executor: ProcessExecutor, witness: Witness, kind: str
+) -> None:
+    program, *args = tree_argv(kind, witness.pipe, then="os._exit(7)")
+    result = await executor.spawn(program, args)
+    assert not witness.anybody_alive()
+    assert result.exit_code == 7
+    assert len(witness.announced) >= TREES[kind][0] + 1
+    assert result.leftovers_ended >= 1
+
+
+@pytest.mark.requirement("B-006")
+@every_tree
+async def test_everything_is_dead_when_the_time_is_up(
+    executor: ProcessExecutor, witness: Witness, kind: str
+) -> None:
+    program, *args = tree_argv(kind, witness.pipe, then="stay()")
+    # A busy machine may not have grown the whole tree in half a second: then it gets more.
+    for timeout_ms in (500, 2_000, 8_000, 32_000):
+        witness.announced.clear()
+        with pytest.raises(ExecutionTimeoutError):
+            await executor.spawn(program, args, SpawnOptions(timeout=timeout_ms))
+        assert not witness.anybody_alive()
+        if len(witness.announced) > TREES[kind][0]:
+            return
+    pytest.fail("the tree never grew")
+
+
+@every_tree
+async def test_everything_is_dead_when_a_cancellation_arrives(
+    executor: ProcessExecutor, witness: Witness, kind: str
+) -> None:
+    program, *args = tree_argv(kind, witness.pipe, then="stay()")
+    task = asyncio.create_task(executor.spawn(program, args))
+    await grown(witness, TREES[kind][0] + 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not witness.anybody_alive()
+
+
+async def test_a_second_and_a_third_cancellation_do_not_cut_the_end_short(
+    executor: ProcessExecutor, witness: Witness
+) -> None:
+    kind = "a bomb that keeps forking"
+    program, *args = tree_argv(kind, witness.pipe, then="stay()")
+    task = asyncio.create_task(executor.spawn(program, args))
+    await grown(witness, TREES[kind][0] + 1)
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.001)
+    assert task.cancelled()
+    assert not witness.anybody_alive()
+
+
+async def test_a_cancellation_from_a_deadline_of_the_caller_ends_everything(
+    executor: ProcessExecutor, witness: Witness
+) -> None:
+    program, *args = tree_argv("daemons", witness.pipe, then="stay()")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(None) as deadline:
+            running = asyncio.create_task(grown(witness, 21))
+            running.add_done_callback(lambda _: deadline.reschedule(0))
+            await executor.spawn(program, args)
+    assert not witness.anybody_alive()
+
+
+async def test_one_of_many_spawns_that_is_cancelled_leaves_the_others_alone(
+    executor: ProcessExecutor, witness: Witness
+) -> None:
+    program, *args = tree_argv("daemons", witness.pipe, then="stay()")
+    doomed = asyncio.create_task(executor.spawn(program, args))
+    waiting = asyncio.create_task(executor.spawn("cat", [], SpawnOptions(stdin="x")))
+    other = asyncio.create_task(
+        executor.spawn("sh", ["-c", f"read line < {witness.pipe.parent}/go; exit 5"])
+    )
+    os.mkfifo(witness.pipe.parent / "go")
+    await grown(witness, 21)
+    doomed.cancel()
+    await asyncio.wait([doomed])
+    assert not witness.anybody_alive()
+    await asyncio.to_thread((witness.pipe.parent / "go").write_text, "go\n")
+    assert (await other).exit_code == 5
+    assert (await waiting).stdout == "x"
+
+
+async def test_a_child_that_kills_the_program_does_not_survive_it(
+    executor: ProcessExecutor, witness: Witness
+) -> None:
+    program = PRELUDE + "if os.fork() == 0: up(); os.kill(first, signal.SIGKILL); stay()\nstay()"
+    result = await executor.spawn(sys.executable, ["-I", "-S", "-c", program, str(witness.pipe)])
+    assert not witness.anybody_alive()
+    assert len(witness.announced) == 1
+    assert (result.exit_code, result.signal) == (128 + signal.SIGKILL, signal.SIGKILL)
+
+
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork(): os._exit(0)
+    up(); stay()
+wait_for_all(1)
+up()
+"""
+
+
+async def test_a_program_that_kills_its_keeper_has_not_escaped(
+    executor: ProcessExecutor, witness: Witness
+) -> None:
+    program = PRELUDE + DAEMON + "os.kill(os.getppid(), signal.SIGKILL)\nstay()"
+    with pytest.raises(ExecutionError, match="keeper") as failure:
+        await executor.spawn(sys.executable, ["-I", "-S", "-c", program, str(witness.pipe)])
+    assert not witness.anybody_alive()
+    assert len(witness.announced) == 2
+    assert failure.value.hint
+
+
+STOP_EVERY_KEEPER = """
+second = os.getppid()
+with open(f"/proc/{second}/stat") as file:
+    guard = int(file.read().rpartition(")")[2].split()[1])
+os.kill(guard, signal.SIGSTOP)
+os.kill(second, signal.SIGSTOP)
+up()
+stay()
+"""
+
+
+async def test_a_program_that_stops_its_keepers_still_ends_at_its_limit(witness: Witness) -> None:
+    executor = ProcessExecutor(grace_s=0.5)
+    program = PRELUDE + DAEMON + STOP_EVERY_KEEPER
+    args = ["-I", "-S", "-c", program, str(witness.pipe)]
+    with pytest.raises(ExecutionTimeoutError):
+        await executor.spawn(sys.executable, args, SpawnOptions(timeout=3_000))
+    assert not witness.anybody_alive()
+    assert len(witness.announced) == 3
+
+
+async def test_a_program_that_stops_its_keepers_still_ends_when_cancelled(
+    witness: Witness,
+) -> None:
+    executor = ProcessExecutor(grace_s=0.1)
+    program = PRELUDE + DAEMON + STOP_EVERY_KEEPER
+    args = ["-I", "-S", "-c", program, str(witness.pipe)]
+    task = asyncio.create_task(executor.spawn(sys.executable, args))
+    await grown(witness, 3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not witness.anybody_alive()
+
+
+async def test_a_keeper_is_deaf_to_the_signals_of_a_terminal(
+    executor: ProcessExecutor, witness: Witness
+) -> None:
+    program = (
+        PRELUDE
+        + """
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+    os.kill(os.getppid(), number)
+    with open(f"/proc/{os.getppid()}/stat") as file:
+        os.kill(int(file.read().rpartition(")")[2].split()[1]), number)
+up()
+os._exit(4)
+"""
+    )
+    result = await executor.spawn(sys.executable, ["-I", "-S", "-c", program, str(witness.pipe)])
+    assert result.exit_code == 4
+
+
+CLIENT = """
+import asyncio, os, sys
+from kakoi.process import ProcessExecutor
+
+async def main():
+    await ProcessExecutor().spawn(sys.argv[1], sys.argv[2:])
+
+{before}
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def client(argv: list[str], *, before: str = ""):  # type: ignore[no-untyped-def]
+    """Another process of ours, in which `spawn` runs `argv`."""
+    source = Path(sys.modules["kakoi"].__file__ or "").parents[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT.format(before=before), *argv],
+        env={"PYTHONPATH": str(source)},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@every_tree
+def test_everything_dies_when_our_own_process_is_killed(witness: Witness, kind: str) -> None:
+    with client(tree_argv(kind, witness.pipe, then="stay()")) as process:
+        witness.wait_until_announced(TREES[kind][0] + 1)
+        process.kill()
+        process.wait()
+        witness.wait_until_nobody_is_alive()
+
+
+def test_a_forked_child_of_ours_does_not_keep_the_tree_alive(witness: Witness) -> None:
+    """It inherits every descriptor, also the line that the keeper watches."""
+    before = """
+import signal, threading
+def fork():
+    if os.fork() == 0:
+        signal.pause()
+main_ = main
+async def main():
+    asyncio.get_running_loop().call_later(0.1, fork)
+    await main_()
+"""
+    argv = tree_argv("daemons", witness.pipe, then="stay()")
+    with client(argv, before=before) as process:
+        witness.wait_until_announced(21)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while len(pids := children.read_text().split()) < 2:
+            pass
+        process.kill()
+        process.wait()
+        witness.wait_until_nobody_is_alive()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_everything_dies_when_our_own_process_is_interrupted(
+    witness: Witness, number: signal.Signals
+) -> None:
+    with client(tree_argv("daemons", witness.pipe, then="stay()")) as process:
+        witness.wait_until_announced(21)
+        process.send_signal(number)
+        process.wait(PATIENCE_S)
+        witness.wait_until_nobody_is_alive()

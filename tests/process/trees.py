@@ -1,0 +1,193 @@
+"""Process trees that do not want to end, and a witness that sees whether any of them lives.
+
+Every process of a tree holds the write end of a named pipe. The test holds the read end: as long
+as one of them lives, however it hides, the pipe has no end.
+"""
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PATIENCE_S = 60
+
+PRELUDE = """
+import os, signal, sys, threading
+held = os.open(sys.argv[1], os.O_WRONLY)
+os.set_inheritable(held, True)
+come, here = os.pipe()
+first = os.getpid()
+
+def up():
+    os.write(held, b"%d\\n" % os.getpid())
+    os.write(here, b".")
+
+def stay():
+    while True:
+        signal.pause()
+
+def wait_for_all(count):
+    while count:
+        count -= len(os.read(come, count))
+"""
+
+# name → (how many processes announce themselves besides the first one, what the first one does)
+TREES = {
+    "child": (1, "if os.fork() == 0: up(); stay()"),
+    "own session": (1, "if os.fork() == 0: os.setsid(); up(); stay()"),
+    "own process group": (1, "if os.fork() == 0: os.setpgid(0, 0); up(); stay()"),
+    "daemons": (
+        20,
+        """
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork(): os._exit(0)
+        up(); stay()
+""",
+    ),
+    "empty environment": (
+        1,
+        """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork(): os._exit(0)
+    up(); os.execve("/bin/sleep", ["sleep", "7654"], {})
+""",
+    ),
+    "deaf to signals": (
+        2,
+        """
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_IGN)
+for _ in range(2):
+    if os.fork() == 0: up(); stay()
+""",
+    ),
+    "stopped": (
+        2,
+        """
+for _ in range(2):
+    if os.fork() == 0: up(); os.kill(os.getpid(), signal.SIGSTOP); stay()
+""",
+    ),
+    "main thread gone": (
+        1,
+        """
+if os.fork() == 0:
+    import ctypes
+    threading.Thread(target=lambda: (up(), stay())).start()
+    ctypes.CDLL(None).pthread_exit(None)
+""",
+    ),
+    "children of a thread": (
+        1,
+        """
+def fork():
+    if os.fork() == 0: up(); stay()
+threading.Thread(target=fork).start()
+""",
+    ),
+    "a deep chain": (
+        30,
+        """
+for _ in range(30):
+    if os.fork(): break
+    os.setsid(); up()
+else:
+    stay()
+if os.getpid() != first: stay()
+""",
+    ),
+    "avengers": (
+        10,
+        """
+def avenge(*_):
+    if os.fork() == 0: up(); stay()
+signal.signal(signal.SIGCHLD, avenge)
+for _ in range(10):
+    if os.fork() == 0: up(); stay()
+""",
+    ),
+    "a bomb that keeps forking": (
+        200,
+        """
+fuse, spark = os.pipe()
+for _ in range(200):
+    if os.fork() == 0:
+        os.close(spark); up(); os.read(fuse, 1)
+        while True:
+            if os.fork(): os._exit(0)
+wait_for_all(200)
+for _ in range(200): os.write(here, b".")
+os.close(spark)
+""",
+    ),
+}
+
+
+def tree_argv(kind: str, pipe: Path, *, then: str) -> list[str]:
+    """A Python that grows the tree and then does as told: `stay()`, or `os._exit(0)`."""
+    count, growth = TREES[kind]
+    program = f"{PRELUDE}{growth}\nwait_for_all({count})\nup()\n{then}\n"
+    return [sys.executable, "-I", "-S", "-c", program, str(pipe)]
+
+
+class Witness:
+    """Holds the read end of the pipe that a tree holds the write end of."""
+
+    def __init__(self, pipe: Path) -> None:
+        os.mkfifo(pipe)
+        self.pipe = pipe
+        self._fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self.announced: list[int] = []
+        self._unread = b""
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def anybody_alive(self) -> bool:
+        """Does a process of the tree live at this moment?"""
+        try:
+            while chunk := os.read(self._fd, 65536):
+                self._take(chunk)
+        except BlockingIOError:
+            return True
+        return False
+
+    def wait_until_announced(self, count: int) -> None:
+        """Block until so many processes have said that they are there."""
+        give_up = time.monotonic() + PATIENCE_S
+        while len(self.announced) < count:
+            left_s = give_up - time.monotonic()
+            assert left_s > 0, f"{len(self.announced)} of {count} processes came up"
+            # Without a writer the pipe is readable and empty; the first open changes that.
+            if select.select([self._fd], [], [], left_s)[0]:
+                try:
+                    self._take(os.read(self._fd, 65536))
+                except BlockingIOError:
+                    continue
+
+    def wait_until_nobody_is_alive(self) -> None:
+        """Block until the pipe ends."""
+        give_up = time.monotonic() + PATIENCE_S
+        while self.anybody_alive():
+            left_s = give_up - time.monotonic()
+            assert left_s > 0, f"still alive after {PATIENCE_S} s"
+            select.select([self._fd], [], [], left_s)
+
+    def _take(self, chunk: bytes) -> None:
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        self.announced += map(int, lines)
+
+
+@contextmanager
+def watching(folder: Path) -> Iterator[Witness]:
+    witness = Witness(folder / "held")
+    try:
+        yield witness
+    finally:
+        witness.close()
