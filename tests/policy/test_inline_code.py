@@ -478,7 +478,21 @@ STORMS = [
         "x=y\n",
         "lambda:",
     ],
-    *["exec(s);", "f=f(f)\nf\n", "'a'+", "os.system('a');", "\0", "é", "=a\n", "%x(", "m!", "@{["],
+    *[
+        "@",
+        "# c\n",
+        "p=Path(p,p,p)\np.unlink()\n",
+        "exec(s);",
+        "f=f(f)\nf\n",
+        "'a'+",
+        "os.system('a');",
+        "\0",
+        "é",
+        "=a\n",
+        "%x(",
+        "m!",
+        "@{[",
+    ],
     *[
         "RecursiveDirectoryIterator",
         "import a\n",
@@ -492,7 +506,8 @@ STORMS = [
 ]
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+# Ruby and PHP are read by the same code as Perl, the hardest of the three.
+@pytest.mark.parametrize("language", ["python", "node", "perl"])
 @pytest.mark.parametrize("seed", STORMS)
 def test_64_kib_of_anything_is_answered(language: str, seed: str) -> None:
     inline_code_effects(language, seed * (65536 // len(seed.encode())))

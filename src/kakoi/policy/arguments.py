@@ -21,8 +21,8 @@ class Spec:
     """What is known of one program or subcommand.
 
     `style` is how options are written: `gnu` (anywhere, clusters, abbreviations), `posix` (they end
-    at the first operand), `single` (`-name value`, no clusters). `skip` operands stand before what
-    `operands` speaks of. A `strict` spec knows every option: another one is an effect by itself.
+    at the first operand), `single` (`-name value`, no clusters). Behind one of `stops` all words are
+    operands. `skip` operands stand before what `operands` speaks of. A `strict` spec knows every option: another one is an effect by itself.
     """
 
     style: Style = "gnu"
@@ -33,6 +33,7 @@ class Spec:
     flag_effects: Mapping[str, str] = field(default_factory=dict)
     operands: str = "reads"
     skip: int = 0
+    stops: frozenset[str] = frozenset()
     strict: bool = False
     reader: str = ""
     subcommands: Mapping[str, "Spec"] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class _Reader:
             known = word.prefix if word.text is None else word.text
             if known[:1] != "-":
                 # A quoted expansion is one word; an unquoted one can become any number of options.
-                if word.text is None and not known and any(not p.quoted for p in word.parts):
+                if word.text is None and not known and word.may_be_many:
                     self.unsure.append(word)
                 self.operands.append(word)
                 if self.spec.style == "posix":
@@ -104,10 +105,17 @@ class _Reader:
                 return
             elif known == "-" and word.text is not None:
                 self.operands.append(word)
-            elif known[:2] == "--" or self.spec.style == "single":
-                self.long(word, known)
             else:
-                self.cluster(word, known)
+                self.option(word, known)
+                if self.spec.stops and not self.spec.stops.isdisjoint(self.options[-1].names):
+                    self.operands.extend(words[self.at :])
+                    return
+
+    def option(self, word: Word, known: str) -> None:
+        if known[:2] == "--" or self.spec.style == "single":
+            self.long(word, known)
+        else:
+            self.cluster(word, known)
 
     def long(self, word: Word, known: str) -> None:
         name, equals, _ = known.partition("=")

@@ -1,6 +1,7 @@
 """Readers for programs that carry a program of another language: sed, awk, `python -c`."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
 
 from kakoi.policy.awk import awk_effects
@@ -56,7 +57,7 @@ def _dynamic_sed(word: Word) -> list[Effect]:
     effects = _embedded(sed_effects(stand_in), word)
     # At the very start or end an expansion could add a command of its own.
     if isinstance(word.parts[-1], Expansion) or isinstance(word.parts[0], Expansion):
-        effects.append(Effect("unclear-program", word))
+        effects.append(Effect("unclear-script", word))
     return effects
 
 
@@ -77,8 +78,8 @@ def read_awk(invocation: Invocation) -> list[Effect]:
     for word in given:
         stand_in = "".join("0" if isinstance(p, Expansion) else p.text for p in word.parts)
         found.extend(_embedded(awk_effects(stand_in), word))
-        if word.text is None and len(word.parts) == 1:
-            found.append(Effect("unclear-program", word))
+        if word.shape is None:
+            found.append(Effect("unclear-script", word))
     return found
 
 
@@ -99,8 +100,8 @@ def code_reader(language: str) -> Reader:
         for word in texts:
             found.extend(code_effects(language, word))
         module = arguments.named("-m")
-        if module is not None and module.value and module.value.static in ("venv", "virtualenv"):
-            found += [Effect("writes", w) for w in arguments.operands if w.prefix[:1] != "-"]
+        if module is not None and module.value:
+            found += _module(module.value, arguments.operands)
         if texts or arguments.named(
             "-m", "--version", "-V", "-v", "--help", "-h", "--check", "--test"
         ):
@@ -109,9 +110,29 @@ def code_reader(language: str) -> Reader:
             found.append(Effect("runs-stdin", invocation.words[0], text=language))
         else:
             found.append(Effect("runs-code-file", arguments.operands[0], text=language))
+            found.extend(framework_code(language, arguments.operands))
         return found
 
     return read
+
+
+def _module(module: Word, operands: tuple[Word, ...]) -> list[Effect]:
+    """`python -m MODULE …`: many modules are programs of that name."""
+    if module.static in ("venv", "virtualenv"):
+        return [Effect("writes", word) for word in operands if word.prefix[:1] != "-"]
+    return [Effect("runs-module", module, (module, *operands))]
+
+
+def framework_code(language: str, operands: tuple[Word, ...]) -> list[Effect]:
+    """`manage.py shell -c CODE` and `artisan tinker --execute=CODE`."""
+    script = (operands[0].static or "").split("/")[-1] if operands else ""
+    found: list[Effect] = []
+    for before, word in pairwise(operands):
+        if script == "manage.py" and before.static in ("-c", "--command"):
+            found.extend(code_effects(language, word))
+        if script == "artisan" and word.prefix.startswith("--execute="):
+            found.extend(code_effects(language, word.after(len("--execute="))))
+    return found
 
 
 def code_effects(language: str, word: Word) -> list[Effect]:

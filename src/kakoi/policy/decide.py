@@ -55,5 +55,5 @@ def _decide(policy: Policy, command: str, cwd: str) -> Decision:
             command, [Finding("empty-command", Verdict.DENY, 0, len(command), "", reason, hint)]
         )
     report = Report(policy)
-    Judge(Context(report, cwd, policy.roots or (cwd,)), script).judge()
+    Judge(Context(report, command, cwd, policy.roots or (cwd,)), script).judge()
     return decision_from(command, report.findings)

@@ -13,6 +13,8 @@ from kakoi.policy.shell_readers import SHELL_READERS, Reader
 from kakoi.policy.tool_readers import TOOL_READERS
 
 _READERS: Final[Mapping[str, Reader]] = {**SHELL_READERS, **CODE_READERS, **TOOL_READERS}
+# Their operands are names or texts: no value of a variable makes them do anything else.
+_SURE_READERS: Final = frozenset("names test set trap source kill config-words git-listing".split())
 _PATH_OPERANDS: Final = frozenset({"reads", "writes", "deletes", "sets"})
 _RUNNING_OPERANDS: Final = frozenset({"runs", "runs-package", "runs-project"})
 _HARMLESS_GIT_SETTINGS: Final = re.compile(
@@ -39,7 +41,7 @@ def effects_of(invocation: Invocation) -> list[Effect]:
     if reader is not None:
         found.extend(reader(invocation))
     found.extend(_operand_effects(invocation))
-    if spec.has_traps:
+    if spec.has_traps or spec.reader in _READERS.keys() - _SURE_READERS:
         found.extend(Effect("unclear-option", word) for word in invocation.arguments.unsure)
     return [refined for effect in found if (refined := _refine(effect, invocation)) is not None]
 
@@ -70,6 +72,10 @@ def _operand_effects(invocation: Invocation) -> list[Effect]:
     if kind in _PATH_OPERANDS:
         return [Effect(kind, word) for word in operands]
     if kind in _RUNNING_OPERANDS:
+        # `timeout $x cmd`: what x becomes decides which word is the command.
+        before = invocation.arguments.operands[: invocation.spec.skip]
+        if any(word.may_be_many for word in before):
+            return [Effect("dynamic-program", before[0])]
         return [Effect("runs", operands[0], operands, kind)] if operands else []
     if kind in ("copies", "moves"):
         into = invocation.arguments.named("-t", "--target-directory")
@@ -78,6 +84,8 @@ def _operand_effects(invocation: Invocation) -> list[Effect]:
         return found + [Effect("writes", word) for word in operands[len(sources) :]]
     if kind == "input-output":
         return [Effect("writes" if at else "reads", word) for at, word in enumerate(operands)]
+    if kind.startswith("code-"):
+        return [Effect(kind, word) for word in operands[:1]]
     if kind == "git-urls":
         return [Effect("runs-hook", w) for w in operands if w.prefix.startswith(("ext::", "fd::"))]
     return []
@@ -139,6 +147,11 @@ def _makefile(effect: Effect, _: Invocation) -> str | None:
     return "runs-hook" if effect.word.text in ("-", "/dev/stdin", None) else None
 
 
+def _global(_: Effect, invocation: Invocation) -> str | None:
+    reading = ("ls", "list", "root", "bin", "prefix", "outdated", "view", "config", "get")
+    return None if invocation.subcommand in reading else "global-install"
+
+
 def _archive(_: Effect, __: Invocation) -> None:
     return None  # read_tar knows whether it is written or read
 
@@ -152,5 +165,6 @@ _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = 
     "awk-include": _awk_include,
     "cmake-command": _cmake_command,
     "makefile": _makefile,
+    "global-install": _global,
     "archive": _archive,
 }

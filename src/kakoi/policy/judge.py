@@ -7,7 +7,7 @@ from typing import Final
 
 from kakoi.policy.code_readers import code_effects
 from kakoi.policy.effects import effects_of
-from kakoi.policy.folders import Folders
+from kakoi.policy.folders import Folder, Folders
 from kakoi.policy.naming import callable_functions, named, program_name
 from kakoi.policy.paths import Location, absolute, is_secret, locate
 from kakoi.policy.programs import Effect, Invocation, invoke
@@ -25,6 +25,10 @@ _DOWNLOADERS: Final = frozenset("curl wget aria2c http https fetch lynx w3m ftp 
 _DECODERS: Final = frozenset("base64 base32 xxd openssl gpg uudecode".split())
 _DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
 _DECLARING: Final = frozenset("export declare local readonly typeset unset".split())
+# Builtins that change the shell itself: behind `command` nobody follows what they do.
+_STATE_BUILTINS: Final = _DECLARING | frozenset(
+    "cd pushd popd read mapfile readarray getopts printf trap set shopt let eval source . hash".split()
+)
 
 
 @dataclass
@@ -32,6 +36,7 @@ class Context:
     """What a nested text shares with the text around it."""
 
     report: Report
+    text: str
     cwd: str
     roots: tuple[str, ...]
     depth: int = 0
@@ -48,9 +53,10 @@ class Judge:
         self.policy = context.report.policy
         self.script = script
         self.outer = outer
-        self.values: Values = Values(script, outer.values.known if outer else {})
+        self.values: Values = Values(script, outer.values.to_inherit() if outer else {})
         self.folder: str | None = context.cwd
-        self.folders = Folders(self.folder)
+        self.here = Folder(self.folder)
+        self.folders = Folders(self.folder, script)
         self.functions = callable_functions(script)
         self.index = 0
 
@@ -62,20 +68,25 @@ class Judge:
                 self.hit("shadows-program", word)
         for trap in self.script.traps:
             if not (trap.pointer and self.values.are_names(trap.pointer)):
-                self.hit("hidden-text", literal_word(trap.what, trap.start, trap.end))
+                self.hit(trap.effect, literal_word(trap.what, trap.start, trap.end))
         for binding in self.script.bindings:
             word = literal_word(binding.name, binding.start, binding.end)
             self.variable(binding.name, None, word)
         for index, command in enumerate(self.script.commands):
             self.index = index
-            self.folder = self.folders.of(command.scope)
+            self.here = self.folders.of(command)
+            self.folder = self.here.path
             self.command(command)
-            self.folders.follow(command, self.values, self.context.roots)
+            self.folders.follow(command, index, self.values)
 
     def hit(
         self, kind: str, word: Word, invocation: Invocation | None = None, subject: str = ""
     ) -> None:
         """Hold an effect against the rules."""
+        if not subject and self.report.span is None:
+            source = self.script.text[word.start : word.end]
+            # What the user wrote says more than a word with its expansions left out.
+            subject = source if "$" in source or "`" in source else ""
         self.report.hit(kind, word, invocation, subject)
 
     # ── commands ──
@@ -90,7 +101,11 @@ class Judge:
         first = command.words[0]
         if first.static and self.calls_function(first.static, first, command):
             return
-        for words in self.values.variants(command.words[1:]):
+        if program_name(command) in _DELETERS:
+            for word in command.words[1:]:
+                if any(part.kind is Expands.COMMAND for part in word.expansions()):
+                    self.hit("mass-delete", word)
+        for words in self.values.variants(command.words[1:], self.index):
             self.argv((first, *words), command)
 
     def argv(self, words: tuple[Word, ...], command: Command, lenient: str = "") -> None:
@@ -105,6 +120,8 @@ class Judge:
         if not text or words[0].from_braces:
             self.hit("dynamic-program", words[0])
             return
+        if lenient == "runs-project":
+            text = text.rpartition(":")[2]  # hatch's `env:command`
         if lenient == "runs-package":
             program = re.sub(r"(?<=.)@[\w.^~<>=*-]+$", "", text)
         elif text in self.policy.entries:
@@ -138,7 +155,7 @@ class Judge:
         entry = self.policy.entry(invocation.names)
         if entry is not None:
             if entry.verdict is not Verdict.ALLOW:
-                hint = "Ask your user, or use a command that only reads."
+                hint = entry.hint or "Ask your user, or use a command that only reads."
                 self.report.find(
                     "asks-first", entry.verdict, word, entry.command, entry.reason, hint
                 )
@@ -175,13 +192,31 @@ class Judge:
             return
         word = literal_word(assignment.name, assignment.start, assignment.end)
         self.variable(assignment.name, assignment.value, word)
+        if self.script.evaluates and assignment.value is not None:
+            # A value may assign in its turn: `x='IFS=1'; ((x))`.
+            for name in re.findall(r"([A-Za-z_]\w*)\s*[-+*/%&|^]?=", assignment.value.shown):
+                if meaning_of(name, None) is Meaning.CHANGES:
+                    self.hit("arithmetic-text", word, subject=assignment.value.shown)
 
     def variable(self, name: str, value: Word | None, word: Word) -> None:
         meaning = meaning_of(name, value)
         if meaning is Meaning.RUNS and value is not None:
             self.text(value)
+        elif meaning is Meaning.PATHS and value is not None and self.all_inside(value):
+            return
         elif meaning is not Meaning.HARMLESS:
             self.hit(meaning.value, word, subject=name)
+
+    def all_inside(self, value: Word) -> bool:
+        """Whether every directory of a search path is one of ours, or the path it extends."""
+        shapes = [w.shape for words in self.values.variants((value,), self.index) for w in words]
+        return all(
+            shape is not None
+            and locate(literal_word(folder, 0, 0), self.folder, self.context.roots)
+            is Location.INSIDE
+            for shape in shapes
+            for folder in filter(None, (shape or "?").split(":"))
+        )
 
     def redirect(self, redirect: Redirect, command: Command) -> None:
         if redirect.descriptor.startswith("{"):
@@ -189,10 +224,12 @@ class Judge:
             self.variable(name, None, literal_word(name, redirect.start, redirect.end))
         if redirect.copies_descriptor or redirect.operator.startswith("<<"):
             return
-        for words in self.values.variants((redirect.target,)):
+        for words in self.values.variants((redirect.target,), self.index):
             for word in words:
                 if redirect.writes:
                     self.written("writes", word, None, command)
+                elif word.shape is None and re.search(r"/dev/(?:tcp|udp)", self.context.text):
+                    self.hit("network-device", word)
                 else:
                     self.read(word, None)
 
@@ -221,6 +258,8 @@ class Judge:
             argv = self.values.fed(argv, command)
         if effect.text in ("xargs", "find") and (argv[0].static or "").split("/")[-1] in _DELETERS:
             self.hit("mass-delete", argv[0], invocation)
+        if invocation.program in ("command", "builtin") and argv[0].static in _STATE_BUILTINS:
+            self.hit("wrapped-builtin", argv[0], invocation)
         lenient = effect.text if effect.text in ("runs-package", "runs-project") else ""
         self.context.depth += 1
         self.argv(argv, command, lenient)
@@ -252,10 +291,15 @@ class Judge:
             reason = f"inside it, {script.reason}"
             self.report.find("unreadable", Verdict.DENY, word, word.shown[:40], reason, hint)
             return
+        outside = [s for s in self.script.hidden if not word.start <= s[0] < word.end]
+        if script.evaluates and outside:
+            self.hit("arithmetic-text", word, invocation)
         self.context.depth += 1
         with self.report.pointing_at(word):
             inner = Judge(self.context, script, self if same_shell else None)
-            inner.folders = Folders(self.folder)
+            # A trap runs wherever the shell is when it goes off.
+            folder = None if same_shell and self.values.moves else self.folder
+            inner.folders = Folders(folder, script)
             inner.judge()
         self.context.depth -= 1
 
@@ -263,19 +307,33 @@ class Judge:
         """An interpreter that reads its program from standard input."""
         shell = effect.text == "sh"
         for redirect in reversed(command.redirects):
+            if redirect.descriptor not in ("", "0"):
+                continue
+            if redirect.operator == "<&":
+                self.hit("runs-input", effect.word, invocation)
+                return
             if redirect.body is not None:
                 self.runs_body(redirect.body, effect, invocation, command)
                 return
             if redirect.operator == "<":
                 kind = "runs-file" if shell else "runs-code-file"
+                if any(p.kind is Expands.PROCESS for p in redirect.target.expansions()):
+                    kind = "runs-input"
                 self.runs_file(Effect(kind, redirect.target), invocation)
                 return
         feeders = [self.script.commands[index] for index in command.feeders]
+        if not feeders and any(not c.words and c.redirects for c in self.script.commands):
+            self.hit("runs-input", effect.word, invocation)
+            return
+        body = _printed_body(feeders[0]) if len(feeders) == 1 else None
+        if body is not None:
+            self.runs_body(body, effect, invocation, command)
+            return
         programs = {program_name(feeder) for feeder in feeders}
         if programs & _DOWNLOADERS:
             self.hit("download-run", effect.word, invocation)
         elif shell or programs & _DECODERS:
-            self.hit("hidden-text", effect.word, invocation)
+            self.hit("runs-input", effect.word, invocation)
         elif len(feeders) == 1 and programs <= {"echo", "printf"}:
             for word in feeders[0].words[1:]:
                 self.every_effect(code_effects(effect.text, word), invocation, command)
@@ -289,6 +347,15 @@ class Judge:
             self.hit("download-run", body, invocation)
         else:
             self.every_effect(code_effects(effect.text, body), invocation, command)
+
+    def runs_code(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+        language = effect.kind.removeprefix("code-")
+        self.every_effect(code_effects(language, effect.word), invocation, command)
+
+    def runs_module(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+        """`python -m NAME`: judged as the program of that name, where the policy knows one."""
+        if effect.word.static in self.policy.programs:
+            self.runs(effect, invocation, command)
 
     def script_file(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         self.runs_file(effect, invocation)
@@ -316,13 +383,15 @@ class Judge:
     def sets(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         word = effect.word
         assigned = ASSIGNED.match(word.prefix)
-        if assigned:
+        if re.search(r"\[.*(?:\$|`)", word.static or "", re.DOTALL):
+            self.hit("hidden-text", word, invocation)
+        elif assigned:
             self.variable(assigned[1], word.after(assigned.end()), word)
         elif word.static is None:
             self.hit("sets-unclear", word, invocation)
-        elif re.search(r"\[.*(?:\$|`)", word.static, re.DOTALL):
-            self.hit("hidden-text", word, invocation)
-        elif invocation.program not in _DECLARING:
+        elif invocation.program not in _DECLARING or word.static in ("PATH", "IFS"):
+            if invocation.program in ("export", "readonly"):
+                return
             self.variable(word.static.split("[")[0], placeholder(word), word)
 
     def chdir(self, effect: Effect, invocation: Invocation, command: Command) -> None:
@@ -351,16 +420,26 @@ class Judge:
     def written(
         self, kind: str, word: Word, invocation: Invocation | None, command: Command
     ) -> None:
-        if any(part.kind is Expands.PROCESS for part in word.expansions()):
+        if len(word.parts) == 1 and any(p.kind is Expands.PROCESS for p in word.expansions()):
             return
         sources = (command, *(self.script.commands[index] for index in command.feeders))
         if word.text and any(program_name(source) in _DOWNLOADERS for source in sources):
             self.context.downloads.add(absolute(word.text, self.folder or "/"))
         place = locate(word, self.folder, self.context.roots)
+        if place is Location.INSIDE and self.could_be_elsewhere(word):
+            place = Location.UNCLEAR
         if place is Location.NETWORK:
             self.hit("network-device", word, invocation)
         elif place is not Location.INSIDE:
             self.hit(f"{kind}-{place.value}", word, invocation)
+
+    def could_be_elsewhere(self, word: Word) -> bool:
+        """Whether a path that looks fine leads out if a `cd` fails or a value climbs up."""
+        if word.shape is None:
+            return ".." in self.context.text
+        if self.here.maybe is None or not (self.here.doubtful or ".." in word.shape):
+            return False
+        return locate(word, self.here.maybe, self.context.roots) is Location.OUTSIDE
 
     def downloads(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """A download under the name that its address ends with."""
@@ -376,6 +455,16 @@ class Judge:
         )
 
 
+def _printed_body(command: Command) -> Word | None:
+    """The heredoc that a bare `cat` passes on."""
+    bodies = [redirect.body for redirect in command.redirects if redirect.body is not None]
+    return (
+        bodies[-1]
+        if bodies and len(command.words) == 1 and program_name(command) == "cat"
+        else None
+    )
+
+
 _HANDLERS: Final = {
     "runs": Judge.runs,
     "runs-shell": Judge.runs_text,
@@ -389,6 +478,8 @@ _HANDLERS: Final = {
     "chdir": Judge.chdir,
     "runs-here": Judge.runs_here,
     "downloads": Judge.downloads,
+    "runs-module": Judge.runs_module,
+    **{f"code-{language}": Judge.runs_code for language in ("node", "python", "ruby", "php")},
     "reads": Judge.path,
     "writes": Judge.path,
     "deletes": Judge.path,

@@ -14,8 +14,15 @@ _SYSTEM_FOLDERS: Final = frozenset(
 )
 # Where a package manager puts the programs of a project's dependencies.
 _PACKAGE_FOLDER: Final = re.compile(
-    r"(?:\./)?(?:[\w.-]+/)*"
-    r"(?:node_modules/\.bin|\.?v?env/bin|\.venv/bin|vendor/bin|\.(?:tox|nox)/[\w.-]+/bin)"
+    r"(?:.*/)?(?:node_modules/\.bin|\.?v?env/bin|\.venv/bin|vendor/bin|\.(?:tox|nox)/[\w.-]+/bin)"
+)
+_CONDA_FOLDER: Final = re.compile(
+    r"/opt/(?:(?:mini|ana)?conda3?|miniforge3?)/(?:envs/[\w.-]+/)?bin"
+)
+# `python3.11` and `g++-13` are the program of that name.
+_VERSIONED: Final = re.compile(
+    r"(python|pip|pypy|php|ruby|node|gcc|g\+\+|clang|clang\+\+|clang-format|clang-tidy|cpp)"
+    r"(?:3?-?\d+(?:\.\d+)*)"
 )
 # A project's own copy of its build tool, by the name of the tool.
 _BUILD_WRAPPERS: Final = frozenset({"gradlew", "mvnw"})
@@ -33,16 +40,17 @@ class Named:
 def named(text: str, folder: str | None, roots: tuple[str, ...], known: frozenset[str]) -> Named:
     """What the program word `text` names. `known` are names that rules refuse or restrict."""
     directory, name = posixpath.split(text)
-    if not directory:
-        return Named(text)
-    if directory in _SYSTEM_FOLDERS:
+    versioned = _VERSIONED.fullmatch(name)
+    name = versioned[1] if versioned else name
+    system = directory in _SYSTEM_FOLDERS or _CONDA_FOLDER.fullmatch(directory)
+    if not directory or system or name in known:
         return Named(name)
-    if _PACKAGE_FOLDER.fullmatch(directory):
-        return Named(name, from_package=True)
-    if name in known or (name in _BUILD_WRAPPERS and directory in (".", "..")):
+    if name in _BUILD_WRAPPERS and directory in (".", ".."):
         return Named(name)
     path = absolute(text, folder or "/")
     inside = any(within(path, root) for root in (*roots, *SCRATCH))
+    if inside and _PACKAGE_FOLDER.fullmatch(directory):
+        return Named(name, from_package=True)
     return Named(effect="runs-file" if inside else "runs-elsewhere")
 
 
@@ -55,18 +63,26 @@ def program_name(command: Command) -> str:
 def callable_functions(script: Script) -> dict[str, int]:
     """Functions that are defined for certain, with the first command that may call them.
 
-    A definition in a branch may never happen, and the call would then reach a program of that name.
+    A definition in a branch may never happen, and the call would then reach a program of that name;
+    so it would if `unset` took the function away, or a trap went off before it was there.
     """
     functions: dict[str, int] = {}
     for definition in script.definitions:
         if definition.certain:
             functions.setdefault(definition.name, definition.before)
-    first_use = min(
-        (
-            index
-            for index, command in enumerate(script.commands)
-            if not command.function and program_name(command) in functions
-        ),
-        default=len(script.commands),
-    )
-    return {name: before for name, before in functions.items() if before <= first_use}
+    calls = [
+        index
+        for index, command in enumerate(script.commands)
+        if program_name(command) == "trap"
+        or (not command.function and program_name(command) in functions)
+    ]
+    first_use = min(calls, default=len(script.commands))
+    gone = {
+        word.static
+        for command in script.commands
+        if program_name(command) == "unset"
+        for word in command.words[1:]
+    }
+    if None in gone:
+        return {}
+    return {n: before for n, before in functions.items() if before <= first_use and n not in gone}

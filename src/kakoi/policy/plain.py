@@ -37,6 +37,7 @@ class _Reader:
         self.text = text
         self.commands: list[Command] = []
         self.scopes = 0
+        self.statement = 1
         self.line: list[tuple[list[Word], list[Assignment], list[Redirect]]] = []
         self.start_command()
 
@@ -67,6 +68,7 @@ class _Reader:
                 if operator != "|":
                     self.finish_pipeline(certain=certain)
                     certain = operator in ("", ";")
+                    self.statement += certain
                 if at >= end:
                     if operator in ("", ";") and not self.line:
                         return Script(text, tuple(self.commands))
@@ -87,7 +89,10 @@ class _Reader:
             if raw in _NOT_PLAIN or (raw != "[" and ("[" in raw or "=" in raw or raw[0] == "@")):
                 raise _GiveUp
         word = make_word(_parts(raw), start, end)
-        self.words.extend(brace_words(word) if "{" in raw else (word,))
+        expanded = brace_words(word) if "{" in raw else (word,)
+        if not expanded:
+            raise _GiveUp  # `{,}` is no word at all, so the next one may be the program
+        self.words.extend(expanded)
 
     def assignment(self, raw: str, prefix: re.Match[str], start: int, end: int) -> None:
         value = raw[prefix.end() :]
@@ -117,7 +122,14 @@ class _Reader:
             feeders = tuple(range(first, len(self.commands)))
             facts = tuple(words), tuple(assignments), tuple(redirects)
             self.commands.append(
-                Command(*facts, *covering(*facts), feeders, scope, "", certain and not piped)
+                Command(
+                    *facts,
+                    *covering(*facts),
+                    feeders,
+                    scope,
+                    certain=certain and not piped,
+                    statement=self.statement,
+                )
             )
         self.line = []
 
@@ -137,6 +149,9 @@ def _parts(raw: str) -> tuple[Part, ...]:
 
 def plain_script(text: str) -> Script | None:
     """The Script of a plain command line, or None when it is not plain."""
+    # Texts that arithmetic could run are the other parser's to note.
+    if "$" in text or "`" in text:
+        return None
     try:
         return _Reader(text).read()
     except _GiveUp:

@@ -172,13 +172,17 @@ def _entries(data: Mapping[str, Any], profile: str) -> Iterable[tuple[str, Entry
     for verdict, key in ((Verdict.ALLOW, "allow"), (Verdict.ASK, "ask")):
         for group in data.get(key, ()):
             for command in _words(group["commands"]):
-                yield command, Entry(command, verdict, "", group["reason"], origin)
+                yield (
+                    command,
+                    Entry(command, verdict, "", group["reason"], group.get("hint", ""), origin),
+                )
 
 
 def _with_aliases(command: str, category: str, origin: str) -> Iterable[tuple[str, Entry]]:
-    yield command, Entry(command, Verdict.ALLOW, category, "", origin)
+    yield command, Entry(command, Verdict.ALLOW, category, origin=origin)
     for alias in ALIASES.get(command, ()):
-        yield alias, Entry(alias, Verdict.ALLOW, "", f"another name of {command}", origin)
+        reason = f"another name of {command}"
+        yield alias, Entry(alias, Verdict.ALLOW, "", reason, origin=origin)
 
 
 def _with_lists(policy: Policy, allowed: AllowedCommands, origin: str) -> Policy:

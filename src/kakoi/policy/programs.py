@@ -20,7 +20,7 @@ from kakoi.policy.words import Word, literal_word
 # The C loader reads the data about ten times faster; the pure one gives the same values.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_LISTS: Final = ("values", "optional", "flags")
+_LISTS: Final = ("values", "optional", "flags", "stops")
 _EFFECTS: Final = ("value_effects", "flag_effects")
 _KEYS: Final = frozenset(
     (*_LISTS, *_EFFECTS, "style", "operands", "skip", "strict", "reader", "subcommands", "like")
@@ -108,6 +108,7 @@ def _spec(name: str, data: dict[str, Any], every: Mapping[str, Any]) -> Spec:
         flag_effects=maps["flag_effects"],
         operands=str(data.get("operands", "reads")),
         skip=int(data.get("skip", 0)),
+        stops=lists["stops"],
         strict=bool(data.get("strict", False)),
         reader=str(data.get("reader", "")),
         subcommands={
@@ -171,6 +172,7 @@ def _merged(outer: Spec, inner: Spec) -> Spec:
         flag_effects={**outer.flag_effects, **inner.flag_effects},
         operands=inner.operands,
         skip=inner.skip,
+        stops=inner.stops,
         strict=inner.strict,
         reader=inner.reader,
     )

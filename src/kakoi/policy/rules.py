@@ -34,6 +34,7 @@ class Entry:
     verdict: Verdict = Verdict.ALLOW
     category: str = ""
     reason: str = ""
+    hint: str = ""
     origin: str = ""
 
 

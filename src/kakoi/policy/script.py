@@ -52,7 +52,8 @@ class Command:
 
     `feeders` are the commands whose output is its standard input; `scope` is the path of subshells
     it lives in; `function` names the body it stands in; `certain` says that the top level reaches
-    it in order, whatever the conditions; `background` that nobody waits for it.
+    it in order, whatever the conditions; `background` that nobody waits for it; `repeats` that a
+    loop or a function may run it again in the same shell. Commands of one list share a `statement`.
     """
 
     words: tuple[Word, ...]
@@ -65,6 +66,8 @@ class Command:
     function: str = ""
     certain: bool = True
     background: bool = False
+    repeats: bool = False
+    statement: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +83,16 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A variable set by other means than an assignment: `for`, `select`, `${x:=…}`."""
+    """A variable set by other means than an assignment: `for`, `select`, `${x:=…}`.
+
+    `body` are the first command of the loop that sets it, and the one behind its last.
+    """
 
     name: str
     values: tuple[Word, ...] | None
     start: int
     end: int
+    body: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +106,15 @@ class Trap:
     start: int
     end: int
     pointer: str = ""
+    effect: str = "hidden-text"
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
     """Everything a piece of shell text can start, set or redirect.
 
-    `empty` says that there is nothing but blanks and comments.
+    `evaluates` says that it has arithmetic, and `hidden` is where texts are that arithmetic would
+    run; `empty`, that there is nothing but blanks and comments.
     """
 
     text: str
@@ -113,6 +122,8 @@ class Script:
     definitions: tuple[Definition, ...] = ()
     bindings: tuple[Binding, ...] = ()
     traps: tuple[Trap, ...] = ()
+    evaluates: bool = False
+    hidden: tuple[tuple[int, int], ...] = ()
     empty: bool = False
 
 

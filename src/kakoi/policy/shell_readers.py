@@ -6,6 +6,7 @@ data in `programs/*.yaml` names the reader.
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
 from kakoi.policy.programs import Effect, Invocation
@@ -15,6 +16,8 @@ from kakoi.policy.words import (
     STDIN_NAMES,
     Expands,
     Expansion,
+    Literal,
+    Part,
     Word,
     literal_word,
     make_word,
@@ -23,14 +26,12 @@ from kakoi.policy.words import (
 Reader = Callable[[Invocation], list[Effect]]
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
-# Text that bash evaluates as an array subscript, and runs: `a[$(cmd)]`.
-_SUBSCRIPT: Final = re.compile(r"\[.*(?:\$\(|`|\$\{)", re.DOTALL)
+ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]]*\])?\+?=")
 
 
 def placeholder(word: Word) -> Word:
     """Words nobody knows yet, at the place of `word`."""
-    return make_word((Expansion(Expands.VARIABLE),), word.start, word.end)
+    return make_word((Expansion(Expands.FED),), word.start, word.end)
 
 
 # ── wrappers ─────────────────────────────────────────────────────────────────────────────────
@@ -96,19 +97,43 @@ def read_xargs(invocation: Invocation) -> list[Effect]:
     if option is None:
         return [Effect("runs", operands[0], (*operands, placeholder(operands[-1])), "xargs")]
     mark = (option.value.static if option.value else None) or "{}"
-    argv = tuple(_fill(word, mark) for word in operands)
-    return [Effect("runs", operands[0], argv, "xargs")]
+    argv, found = _in_code(operands, mark)
+    argv = tuple(_fill(word, mark) for word in argv)
+    return [*found, Effect("runs", operands[0], argv, "xargs")]
 
 
 def _fill(word: Word, mark: str) -> Word:
-    """The word with `mark` replaced by something unknown."""
+    """The word with every `mark` in it replaced by something unknown."""
     text = word.text
     if text is None or mark not in text:
         return word
-    head = text.split(mark)[0]
-    unknown = Expansion(Expands.VARIABLE)
-    parts = literal_word(head, 0, 0).parts if head else ()
-    return make_word((*parts, unknown), word.start, word.end)
+    parts: list[Part] = []
+    for at, piece in enumerate(text.split(mark)):
+        if at:
+            parts.append(Expansion(Expands.FED))
+        if piece:
+            parts.append(Literal(piece, True))
+    return make_word(tuple(parts), word.start, word.end)
+
+
+_INTERPRETER: Final = re.compile(r"(?:ba|da|z|k|a)?sh|python[\d.]*|node|ruby|perl|php")
+_CODE_OPTIONS: Final = re.compile(r"-[a-z]*[cer]|--eval|--print")
+
+
+def _in_code(argv: tuple[Word, ...], mark: str) -> tuple[tuple[Word, ...], list[Effect]]:
+    """A mark inside a text for `sh -c` or `python -c`: what is found becomes part of the program.
+
+    The text is judged with a stand-in, and somebody is asked: a file may have any name.
+    """
+    words, found = list(argv), []
+    if not _INTERPRETER.fullmatch((argv[0].static or "").split("/")[-1] if argv else ""):
+        return argv, []
+    for at, word in enumerate(argv[1:], 1):
+        text = word.text
+        if text and mark in text and _CODE_OPTIONS.fullmatch(argv[at - 1].static or ""):
+            words[at] = literal_word(text.replace(mark, "_"), word.start, word.end)
+            found.append(Effect("mark-in-code", word))
+    return tuple(words), found
 
 
 _FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
@@ -134,9 +159,10 @@ def read_find(invocation: Invocation) -> list[Effect]:
         at += 1
         if name in _FIND_RUNS:
             argv, at = _until_semicolon(words, at)
+            argv, asked = _in_code(argv, "{}")
+            found += asked
             filled = tuple(_found_path(each, starts) for each in argv)
-            if filled:
-                found.append(Effect("runs", filled[0], filled, "find"))
+            found += [Effect("runs", filled[0], filled, "find")] if filled else []
         elif name == "-delete":
             found.append(Effect("mass-delete", word))
             found += [Effect("deletes", start) for start in starts]
@@ -215,11 +241,13 @@ def read_shell(invocation: Invocation) -> list[Effect]:
     rest = words[at:]
     found = [Effect("interactive-shell", words[0])] if interactive else []
     if text:
+        # Arguments of the text are data, unless the text evaluates them.
+        found += [Effect("arithmetic-text", w) for w in rest[1:] if re.search(r"\$\(|`", w.shown)]
         return [*found, Effect("runs-shell", rest[0])] if rest else []
+    if syntax_only:
+        return [Effect("reads", word) for word in rest[:1]]
     if not rest or from_stdin or rest[0].static in STDIN_NAMES:
         return [*found, Effect("runs-stdin", words[0], text="sh")]
-    if syntax_only:
-        return [Effect("reads", rest[0])]
     return [*found, Effect("runs-file", rest[0])]
 
 
@@ -229,9 +257,9 @@ def read_shell(invocation: Invocation) -> list[Effect]:
 def read_test(invocation: Invocation) -> list[Effect]:
     """`test -v NAME` evaluates a subscript in NAME; everything else only compares."""
     return [
-        Effect("hidden-text", word)
-        for word in invocation.words[1:]
-        if _SUBSCRIPT.search(word.shown) and "-v" in [w.static for w in invocation.words]
+        Effect("arithmetic-text", word)
+        for before, word in pairwise(invocation.words)
+        if before.static in ("-v", "-R") and not _NAME.fullmatch(word.static or "")
     ]
 
 
@@ -264,7 +292,7 @@ _SET_OPTIONS: Final = frozenset(
     "monitor notify noexec".split()
 )
 _SHOPTS: Final = frozenset(
-    "globstar nullglob dotglob nocaseglob nocasematch failglob inherit_errexit lastpipe "
+    "globstar nullglob dotglob nocaseglob nocasematch failglob inherit_errexit "
     "checkwinsize globasciiranges".split()
 )
 
@@ -274,7 +302,30 @@ def read_shopt(invocation: Invocation) -> list[Effect]:
     arguments = invocation.arguments
     if not arguments.named("-s", "-u"):
         return []
-    return [Effect("shell-state", w) for w in arguments.operands if w.static not in _SHOPTS]
+    # With nullglob a pattern without matches is no word at all, and the next one takes its place.
+    unsure = [Effect("unclear-option", w) for w in arguments.operands if w.static == "nullglob"]
+    odd = [w for w in arguments.operands if w.static not in _SHOPTS]
+    return unsure + [Effect("shell-state", word) for word in odd]
+
+
+def read_source(invocation: Invocation) -> list[Effect]:
+    """`source FILE`: only a virtual environment's own set-up is worth a question."""
+    return [
+        Effect("sources-file", word)
+        for word in invocation.arguments.operands[:1]
+        if not re.fullmatch(r"(?:[\w.-]+/)*bin/activate", word.static or "")
+    ]
+
+
+def read_kill(invocation: Invocation) -> list[Effect]:
+    """Jobs of this very text (`%1`, `$!`) are its own; any other process is not."""
+    own = [
+        bool(re.fullmatch(r"%\w+", word.static or ""))
+        or [p.name for p in word.expansions()] == ["!"]
+        for word in invocation.arguments.operands
+    ]
+    kind = "ends-own-job" if own and all(own) else "ends-processes"
+    return [Effect(kind, invocation.words[0])]
 
 
 def read_trap(invocation: Invocation) -> list[Effect]:
@@ -297,4 +348,6 @@ SHELL_READERS: Final[dict[str, Reader]] = {
     "set": read_set,
     "shopt": read_shopt,
     "trap": read_trap,
+    "source": read_source,
+    "kill": read_kill,
 }

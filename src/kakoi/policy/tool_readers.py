@@ -155,7 +155,7 @@ def read_git_listing(invocation: Invocation) -> list[Effect]:
         return []
     if sub in ("config", "symbolic-ref") and len(arguments.operands) == 1:
         return _changed_by_flag(invocation)
-    return [Effect("git-changes", invocation.words[0])]
+    return [Effect("git-changes", invocation.named_by)]
 
 
 def _changed_by_flag(invocation: Invocation) -> list[Effect]:
@@ -191,9 +191,11 @@ def _run(argv: tuple[Word, ...]) -> list[Effect]:
 def read_config_words(invocation: Invocation) -> list[Effect]:
     """`pip config set …` and its like: settings that outlive the command."""
     first = invocation.arguments.operands[:1]
-    if first and first[0].static in ("list", "get", "debug", "--list", "show"):
+    if first and first[0].static in ("list", "ls", "get", "debug", "show"):
         return []
-    return [Effect("persists", invocation.words[0])]
+    if invocation.arguments.named("--list", "-l", "--show-origin"):
+        return []
+    return [Effect("persists", invocation.named_by)]
 
 
 def read_uv_tool(invocation: Invocation) -> list[Effect]:

@@ -21,19 +21,24 @@ def script_of(text: str, tree: Node) -> Script:
     walk.known(tree, "Stmts Name")
     _statements(walk, tree.get("Stmts") or ())
     if walk.arithmetic:
-        walk.traps.extend(Trap("a[$(…)]", start, end) for start, end in walk.hidden)
+        walk.traps.extend(
+            Trap(what, *span, effect="arithmetic-text") for what, *span in walk.hidden
+        )
     return Script(
         text,
         tuple(command for command in walk.commands if command is not None),
         tuple(walk.definitions),
         tuple(walk.bindings),
         tuple(walk.traps),
+        evaluates=walk.arithmetic,
+        hidden=tuple((start, end) for _, start, end in walk.hidden),
         empty=not tree.get("Stmts"),
     )
 
 
 def _statements(walk: Walk, stmts: Iterable[Node]) -> None:
     for stmt in stmts:
+        walk.next_statement()
         _statement(walk, stmt)
 
 
@@ -86,7 +91,10 @@ def _declaration(walk: Walk, node: Node, redirs: list[Node]) -> None:
             walk.known(arg, "Naked Name Value Index")
             arithmetic(walk, arg.get("Index"))
             named = "Name" in arg
-            words.append(plain_word(walk, arg["Name"]) if named else word(walk, arg["Value"]))
+            if named:
+                words.append(plain_word(walk, arg["Name"]))
+            else:
+                words.extend(brace_words(word(walk, arg["Value"])))
         else:
             assignments.append(_assignment(walk, arg))
     # `declare -i` makes every value arithmetic.
@@ -115,7 +123,7 @@ def _redirect(walk: Walk, node: Node, index: int) -> Redirect:
     operator, target = node["Op"], word(walk, node["Word"], index)
     body = target if operator == "<<<" else None
     if node.get("Hdoc"):
-        body = heredoc(walk, node["Hdoc"], target)
+        body = heredoc(walk, node["Hdoc"], target, strips_tabs=operator == "<<-")
     descriptor = (node.get("N") or {}).get("Value", "")
     return Redirect(operator, descriptor, target, body, *walk.span(node))
 
@@ -179,25 +187,29 @@ def _conditional(walk: Walk, node: Node) -> None:
 
 def _while(walk: Walk, node: Node) -> None:
     walk.known(node, "Cond Do")
-    walk.inside(lambda: _statements(walk, [*(node.get("Cond") or ()), *(node.get("Do") or ())]))
+    stmts = [*(node.get("Cond") or ()), *(node.get("Do") or ())]
+    walk.inside(lambda: _statements(walk, stmts), repeats=True)
 
 
 def _for(walk: Walk, node: Node) -> None:
     walk.known(node, "Loop Do")
-    loop = node["Loop"]
+    loop, name, values = node["Loop"], "", None
     if loop.get("Type") == "WordIter":
         walk.known(loop, "Name Items")
         items = [w for item in loop.get("Items") or [] for w in brace_words(word(walk, item))]
         # Without `in` the loop goes over the arguments; `select` asks the user.
         values = tuple(items) if "InPos" in loop and not node.get("Select") else None
-        walk.bindings.append(Binding(loop["Name"]["Value"], values, *walk.span(loop)))
+        name = loop["Name"]["Value"]
     elif loop.get("Type") == "CStyleLoop":
         walk.known(loop, "Init Cond Post")
         for name in ("Init", "Cond", "Post"):
             arithmetic(walk, loop.get(name))
     else:
         raise walk.refuse(str(loop.get("Type")), node)
-    walk.inside(lambda: _statements(walk, node.get("Do") or ()))
+    body = walk.inside(lambda: _statements(walk, node.get("Do") or ()), repeats=True)
+    if name:
+        span = (body[0], body[-1] + 1) if body else (0, 0)
+        walk.bindings.append(Binding(name, values, *walk.span(loop), span))
 
 
 def _case(walk: Walk, node: Node) -> None:
@@ -220,7 +232,7 @@ def _function(walk: Walk, node: Node) -> None:
     name = node["Name"]["Value"]
     before = len(walk.commands)
     walk.definitions.append(Definition(name, start, end, before, walk.place.certain))
-    walk.inside(lambda: _statement(walk, node["Body"]), function=name)
+    walk.inside(lambda: _statement(walk, node["Body"]), function=name, repeats=True)
 
 
 def _coproc(walk: Walk, node: Node) -> None:

@@ -18,7 +18,11 @@ from kakoi.policy.words import (
 )
 
 # Text that bash's arithmetic would run when a variable holding it is evaluated: `a[$(cmd)]`.
-_HIDDEN_SUBSCRIPT: Final = re.compile(r"\[[^\]]*?(?:\$\(|`|\$\{)")
+_HIDDEN: Final = re.compile(r"\$\(|`|\$\{|\\(?:x24|x60|0?44|0?140|u0024)")
+_ASSIGNED_IN_TEXT: Final = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|([A-Za-z_]\w*)(?:\+\+|--)"
+)
+_COMPARING: Final = frozenset("== != <= >=".split())
 _EVALUATING_TESTS: Final = frozenset("-eq -ne -lt -le -gt -ge -v -R".split())
 
 
@@ -33,23 +37,37 @@ def word(walk: Walk, node: Node, command: int | None = None) -> Word:
     parts: list[Part] = []
     for each in node.get("Parts") or []:
         parts.extend(part(walk, each, quoted=False, command=command))
-    return make_word(tuple(parts), *walk.span(node))
+    made = make_word(tuple(parts), *walk.span(node))
+    _note_hidden(walk, made)
+    return made
 
 
-def heredoc(walk: Walk, node: Node, delimiter: Word) -> Word:
+def heredoc(walk: Walk, node: Node, delimiter: Word, *, strips_tabs: bool) -> Word:
     """The body of a heredoc; with a quoted delimiter it is text and nothing else."""
+    _check_end(walk, node, delimiter, strips_tabs=strips_tabs)
     # The parser expands the body of `<<E"O"F` where bash does not: one command too many is safe.
     raw = all(type(each) is Literal and each.quoted for each in delimiter.parts)
     parts: list[Part] = []
     for each in node.get("Parts") or []:
         if each.get("Type") == "Lit":
             text = each.get("Value", "")
-            _note_hidden(walk, text, each)
             text = text if raw else double_quoted_text(text, special="$`\\")
             parts.append(Literal(text, True))
         else:
             parts.extend(part(walk, each, quoted=True))
     return make_word(tuple(parts), *walk.span(node))
+
+
+def _check_end(walk: Walk, node: Node, delimiter: Word, *, strips_tabs: bool) -> None:
+    """Refuse a body that bash would end earlier than the parser: at any line like the delimiter."""
+    start, end = walk.span(node)
+    lines = walk.text[start:end].replace("\\\n", "").split("\n")
+    lines += walk.text[start:end].split("\n")
+    lines = [line.lstrip("\t") if strips_tabs else line for line in lines]
+    ends = lines.count(delimiter.text or "")
+    # The delimiter itself may be part of the span, once in each of the two readings.
+    if ends > 2 * (lines[-1] == delimiter.text):
+        raise walk.refuse("a heredoc that may end earlier than it seems", node)
 
 
 def part(walk: Walk, node: Node, *, quoted: bool, command: int | None = None) -> list[Part]:
@@ -58,14 +76,13 @@ def part(walk: Walk, node: Node, *, quoted: bool, command: int | None = None) ->
     if kind == "Lit":
         walk.known(node, "Value")
         text = node.get("Value", "")
-        text = double_quoted_text(text) if quoted else text
-        _note_hidden(walk, text, node)
-        return [Literal(text, True)] if quoted else unquoted_parts(text)
+        return [Literal(double_quoted_text(text), True)] if quoted else unquoted_parts(text)
     if kind == "SglQuoted":
         walk.known(node, "Value")
         text = node.get("Value", "")
+        if walk.quotes_are_plain and _HIDDEN.search(text):
+            raise walk.refuse("single quotes that do not quote here", node)
         text = ansi_c_text(text) if node.get("Dollar") is True else text
-        _note_hidden(walk, text, node)
         return [Literal(text, True)]
     if kind == "DblQuoted":
         walk.known(node, "Parts")
@@ -110,9 +127,11 @@ def _parameter(walk: Walk, node: Node, *, quoted: bool) -> Expansion:
     walk.known(node, "Excl Length Param Index Slice Repl Names Exp")
     first = len(walk.commands)
     name = node["Param"]["Value"]
+    walk.quotes_are_plain += quoted
     operator, operand = _operator(walk, node)
+    walk.quotes_are_plain -= quoted
     start, end = walk.span(node)
-    if operator in ("@P", "!"):
+    if operator in ("@P", "!", "!…"):
         what = "${…@P}" if operator == "@P" else "${!…}"
         walk.traps.append(Trap(what, start, end, name if operator == "!" else ""))
     if operator in ("=", ":=") and operand is not None:
@@ -127,14 +146,15 @@ def _operator(walk: Walk, node: Node) -> tuple[str, Word | None]:
     arithmetic(walk, index)
     every = index is not None and _is_every(index)
     _slice_and_replacement(walk, node)
+    expansion = node.get("Exp") or {}
+    walk.known(expansion, "Op Word")
+    operand = word(walk, expansion["Word"]) if expansion.get("Word") else None
     if node.get("Excl"):
-        return ("!*" if node.get("Names") or every else "!"), None
+        listed = not expansion and (node.get("Names") or every)
+        return ("!*" if listed else "!…" if expansion else "!"), None
     if node.get("Length"):
-        return "#", None
-    if node.get("Exp"):
-        expansion = node["Exp"]
-        walk.known(expansion, "Op Word")
-        operand = word(walk, expansion["Word"]) if expansion.get("Word") else None
+        return "length", None
+    if expansion:
         shown = operand.shown if operand else ""
         return (f"@{shown}" if expansion["Op"] == "@" else expansion["Op"]), operand
     if node.get("Slice"):
@@ -161,9 +181,11 @@ def _is_every(index: Node) -> bool:
     return len(parts) == 1 and parts[0].get("Value") in ("@", "*")
 
 
-def _note_hidden(walk: Walk, text: str, node: Node) -> None:
-    if "[" in text and _HIDDEN_SUBSCRIPT.search(text):
-        walk.hidden.append(walk.span(node))
+def _note_hidden(walk: Walk, made: Word) -> None:
+    """Remember text that arithmetic would run, if a variable holds it and is evaluated."""
+    text = made.shown
+    if ("$" in text or "`" in text or "\\" in text) and _HIDDEN.search(text):
+        walk.hidden.append((text[:40], made.start, made.end))
 
 
 # ── expressions ──────────────────────────────────────────────────────────────────────────────
@@ -176,7 +198,9 @@ def arithmetic(walk: Walk, node: Node | None) -> None:
     walk.arithmetic = True
     kind = node.get("Type", "")
     if kind == "Word":
-        word(walk, node)
+        walk.quotes_are_plain += 1
+        _evaluated(walk, word(walk, node))
+        walk.quotes_are_plain -= 1
     elif kind in ("BinaryArithm", "UnaryArithm", "ParenArithm"):
         walk.known(node, "Op Post X Y")
         _arithmetic_assignment(walk, node)
@@ -189,11 +213,20 @@ def arithmetic(walk: Walk, node: Node | None) -> None:
 def _arithmetic_assignment(walk: Walk, node: Node) -> None:
     operator = str(node.get("Op", ""))
     parts = (node.get("X") or {}).get("Parts") or [{}]
-    if not operator.endswith("=") or "Value" not in parts[0]:
-        return
-    start, end = walk.span(node)
+    assigns = operator in ("++", "--") or (operator.endswith("=") and operator not in _COMPARING)
+    if assigns and "Value" in parts[0]:
+        _number(walk, str(parts[0]["Value"]), *walk.span(node))
+
+
+def _evaluated(walk: Walk, made: Word) -> None:
+    """A text that is evaluated as arithmetic may assign too: `let 'x=1'`."""
+    for found in _ASSIGNED_IN_TEXT.finditer(made.shown):
+        _number(walk, found[1] or found[2], made.start, made.end)
+
+
+def _number(walk: Walk, name: str, start: int, end: int) -> None:
     number = make_word((Literal("0", True),), start, end)
-    walk.bindings.append(Binding(str(parts[0]["Value"]), (number,), start, end))
+    walk.bindings.append(Binding(name, (number,), start, end))
 
 
 def test(walk: Walk, node: Node) -> None:
@@ -205,7 +238,10 @@ def test(walk: Walk, node: Node) -> None:
     if kind not in ("BinaryTest", "UnaryTest", "ParenTest"):
         raise walk.refuse(kind or "test", node)
     walk.known(node, "Op X Y")
-    walk.arithmetic = walk.arithmetic or node.get("Op") in _EVALUATING_TESTS
+    evaluates = node.get("Op") in _EVALUATING_TESTS
+    walk.arithmetic = walk.arithmetic or evaluates
     for side in ("X", "Y"):
-        if node.get(side):
+        if node.get(side) and evaluates and node[side].get("Type") == "Word":
+            arithmetic(walk, node[side])
+        elif node.get(side):
             test(walk, node[side])

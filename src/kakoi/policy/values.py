@@ -1,302 +1,318 @@
 """What the expansions of a script can become, where the script itself says so.
 
-`for f in *.txt; do mv "$f" out/; done` names its files; `tmp=$(mktemp)` is a temporary file. A word
-whose variables are all set in the text is judged by every value they can have. What comes from
-elsewhere (`read`, `$1`, the output of a program) stays unknown.
+`for f in *.txt; do mv "$f" out/; done` names its files, and `x=build; mkdir $x` its directory. A word
+whose variables are set in plain sight is judged by every value they can have, including none at
+all where the assignment may not have happened. What comes from elsewhere (`read`, `$1`, a program's
+output) stays unknown, or has a known *shape* at best. When in doubt, it is unknown.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import product
 from typing import Final
 
-from kakoi.policy.script import Command, Script
-from kakoi.policy.words import Expands, Expansion, Literal, Part, Word, literal_word, make_word
+from kakoi.policy.outputs import heredoc_passed_on, printed_by_pipeline
+from kakoi.policy.script import Assignment, Command, Script
+from kakoi.policy.words import Expands, Expansion, Literal, Part, Word, make_word
 
 MAX_VARIANTS: Final = 16
-_NUMBERS: Final = frozenset(
-    "? # $ ! RANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES EPOCHSECONDS OPTIND".split()
-)
-_TEXTS: Final = frozenset(
-    "USER LOGNAME HOSTNAME OSTYPE HOSTTYPE MACHTYPE LANG TERM BASH_VERSION".split()
-)
-_PLACES: Final = {"PWD": ".", "TMPDIR": "/tmp/_", "HOME": "~", "OLDPWD": ""}  # noqa: S108
-# What programs print, by a stand-in: a short plain text that begins with no dash and holds no path,
-# a directory, a temporary file, options of a compiler. Only for words that nobody can turn into
-# another output: `date +-rf` prints an option, so its format must be plain.
-_PRINTED: Final = {
-    **dict.fromkeys("date nproc whoami id uname arch wc seq".split(), "_"),
-    **dict.fromkeys(("pkg-config", "python3-config", "llvm-config"), "-I_"),
-    "pwd": ".",
-    "mktemp": "/tmp/_",  # noqa: S108
-}
-_PLAIN_WORD: Final = re.compile(
-    r"\+?[%\w][%\w.:/@^~-]*|-[a-zA-Z]|--(?:short|abbrev)(?:=\d+)?|--(?:tags|always|long|abbrev-ref|"
-    r"verify|show-toplevel|show-current|count|exact-match|quiet|utc|iso-8601|all|octopus|cflags|libs)"
-)
-_PLAIN_GIT: Final = frozenset("rev-parse merge-base describe rev-list symbolic-ref branch".split())
-_PATH_GIT: Final = frozenset("ls-files diff ls-tree".split())
-# Filters that pass lines on as they are, and filters that cut them.
-_SIEVES: Final = frozenset("grep head tail sort uniq".split())
-_FILTERS: Final = frozenset("head tail sort uniq tr cut grep wc rev tac".split())
+_MAX_DEPTH: Final = 4
+_NUMBERS: Final = frozenset("? # $ RANDOM SECONDS LINENO UID EUID PPID BASHPID".split())
+# What the environment surely gives, by shape. The home directory is outside, wherever it is.
+_GIVEN: Final = {"PWD": ".", "TMPDIR": "/tmp", "HOME": "/home/user", "USER": "_", "LOGNAME": "_"}  # noqa: S108
+# Names the shell fills by itself, or that mean more than their text.
+_SPECIAL: Final = frozenset("REPLY MAPFILE OPTARG OPTIND _ IFS PWD OLDPWD DIRSTACK COPROC".split())
 _FILLING: Final = frozenset(
-    "read mapfile readarray getopts printf wait declare local export typeset readonly".split()
+    "read mapfile readarray getopts printf wait declare local export typeset readonly unset".split()
 )
-PATH_BELOW: Final = "./_"
+_DECLARING: Final = frozenset("declare local export typeset readonly".split())
+_MOVING: Final = frozenset("cd pushd popd".split())
+_DEFAULTING: Final = (":-", "-", ":=", "=")
+_NOTHING: Final = Word((), 0, 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """The values a variable is given; `since` is the command from which on it is surely set.
+
+    `within` is the body of the loop that sets it.
+    """
+
+    values: tuple[Word, ...] | None
+    since: int | None = None
+    within: tuple[int, int] = (0, 0)
+
+    def surely_set(self, index: int) -> bool:
+        """Whether it has one of its values when command `index` runs."""
+        first, end = self.within
+        return (self.since is not None and self.since < index) or first <= index < end
 
 
 class Values:
     """The values a script gives to its variables."""
 
-    def __init__(self, script: Script, inherited: Mapping[str, tuple[Word, ...] | None]) -> None:
+    def __init__(self, script: Script, inherited: Mapping[str, Variable]) -> None:
         self.script = script
-        self.known: dict[str, tuple[Word, ...] | None] = dict(inherited)
-        for command in script.commands:
+        self.known: dict[str, Variable] = dict(inherited)
+        self.arrays: dict[str, tuple[Word, ...]] = {}
+        self.moves = any(_program(command) in _MOVING for command in script.commands)
+        for index, command in enumerate(script.commands):
             for assignment in command.assignments:
-                given: tuple[Word, ...] | None = assignment.elements
-                if assignment.value is not None:
-                    # What `x+=…` makes of x depends on what x was.
-                    given = None if assignment.appends else (assignment.value,)
-                self.add(assignment.name, given)
-            for name in _names_read(command):
-                self.known[name] = None
+                self._assign(assignment, command, index)
+            for name in _names_filled(command):
+                self._add(name, Variable(None))
         for binding in script.bindings:
-            self.add(binding.name, binding.values)
-        if any(_sets_in_trap(command) for command in script.commands):
-            self.known = dict.fromkeys(self.known)
+            self._add(binding.name, Variable(binding.values, within=binding.body))
+        # A name that is not known until it runs, or a trap, may have changed any of them.
+        if any(_may_set_anything(command) for command in script.commands):
+            self.known = dict.fromkeys(self.known, Variable(None))
+            self.arrays = {}
 
-    def add(self, name: str, values: tuple[Word, ...] | None) -> None:
-        before = self.known.get(name, ())
-        self.known[name] = None if values is None or before is None else (*before, *values)
+    def _assign(self, assignment: Assignment, command: Command, index: int) -> None:
+        program = _program(command)
+        if command.words and program not in _DECLARING:
+            return  # `x=a cmd` sets nothing for the words of this text
+        flags = {word.prefix for word in command.words[1:] if word.prefix.startswith("-")}
+        plain = flags <= {"-x", "-r", "-g"} and assignment.name not in _SPECIAL
+        certain = command.certain and command.scope == ()
+        if assignment.elements and plain and certain and not assignment.appends:
+            self.arrays.setdefault(assignment.name, assignment.elements)
+            self._add(assignment.name, Variable(None))
+        elif assignment.value is None or assignment.appends or not plain:
+            self._add(assignment.name, Variable(None))
+            self.arrays.pop(assignment.name, None)
+        else:
+            since = index if certain else None
+            self._add(assignment.name, Variable((assignment.value,), since))
+
+    def _add(self, name: str, new: Variable) -> None:
+        old = self.known.get(name)
+        if old is None:
+            self.known[name] = new
+        elif old.values is None or new.values is None:
+            self.known[name] = Variable(None)
+        else:
+            since = new.since if old.since is None else old.since
+            within = old.within if new.within == (0, 0) else new.within
+            self.known[name] = Variable((*old.values, *new.values), since, within)
 
     def are_names(self, name: str) -> bool:
         """Whether every value of the variable is a plain name, given in the text."""
-        values = self.known.get(name)
+        variable = self.known.get(name)
+        values = variable.values if variable else None
         return bool(values) and all(
-            value.static is not None and re.fullmatch(r"[A-Za-z_]\w*", value.static)
-            for value in values or ()
+            re.fullmatch(r"[A-Za-z_]\w*", value.static or "") for value in values or ()
         )
 
-    def variants(self, words: tuple[Word, ...]) -> Iterator[tuple[Word, ...]]:
-        """The words with every combination of known values in place of their variables."""
+    def to_inherit(self) -> dict[str, Variable]:
+        """The variables for a text that runs later in the same shell, free of our own positions."""
+        inherited = {}
+        for name, variable in self.known.items():
+            resolved = [w for v in variable.values or () for w in self._resolve(v, {})]
+            usable = variable.values is not None and all(
+                word.shape is not None for word in resolved
+            )
+            inherited[name] = Variable(tuple(resolved), -1) if usable else Variable(None)
+        return inherited
+
+    # ── variants ──
+
+    def variants(self, words: tuple[Word, ...], index: int) -> Iterator[tuple[Word, ...]]:
+        """The words of command `index` with every combination of known values filled in."""
         if all(word.text is not None for word in words):
             yield words
             return
-        names = sorted({n for word in words for n in self._names(word, 0)})
-        choices = [self.known[name] or () for name in names]
+        names = sorted({name for word in words for name in self._names(word, 0)})
+        choices = [self._choices(name, index) for name in names]
         total = 1
         for choice in choices:
-            total *= max(1, len(choice))
+            total *= len(choice)
         if total > MAX_VARIANTS:
             yield words
             return
-        for chosen in product(*(choice or (None,) for choice in choices)):
+        for chosen in product(*choices):
             setting = dict(zip(names, chosen, strict=True))
             yield tuple(each for word in words for each in self._resolve(word, setting))
 
+    def _choices(self, name: str, index: int) -> tuple[Word, ...]:
+        variable = self.known[name]
+        values = variable.values or ()
+        return values if variable.surely_set(index) else (*values, _NOTHING)
+
     def _names(self, word: Word, depth: int) -> Iterator[str]:
         for part in word.expansions():
-            if part.kind is Expands.VARIABLE and self.known.get(part.name) and depth < 4:
+            variable = self.known.get(part.name) if part.kind is Expands.VARIABLE else None
+            if variable is not None and variable.values is not None and depth < _MAX_DEPTH:
                 yield part.name
-                for value in self.known[part.name] or ():
+                for value in variable.values:
                     yield from self._names(value, depth + 1)
-            if part.operand is not None and depth < 4:
+            if part.operand is not None and depth < _MAX_DEPTH:
                 yield from self._names(part.operand, depth + 1)
 
-    def _resolve(self, word: Word, setting: Mapping[str, Word | None]) -> list[Word]:
+    def _resolve(self, word: Word, setting: Mapping[str, Word]) -> list[Word]:
         if word.text is not None:
             return [word]
-        parts: list[Part] = []
-        for part in word.parts:
-            parts.extend(
-                self._parts_of(part, setting, 0) if isinstance(part, Expansion) else [part]
-            )
+        only = word.parts[0] if len(word.parts) == 1 else None
+        if isinstance(only, Expansion) and only.operator == "[@]" and only.name in self.arrays:
+            return list(self.arrays[only.name])
+        parts = [
+            each
+            for part in word.parts
+            for each in (self._expand(part, setting, 0) if isinstance(part, Expansion) else [part])
+        ]
         return _split(parts, word)
 
-    def _parts_of(
-        self, part: Expansion, setting: Mapping[str, Word | None], depth: int
-    ) -> list[Part]:
-        if depth > 4:
+    def _expand(self, part: Expansion, setting: Mapping[str, Word], depth: int) -> list[Part]:
+        if depth > _MAX_DEPTH:
             return [part]
         if part.kind is Expands.ARITHMETIC:
-            return [Literal("0", True)]
+            return [_shape("0", part)]
         if part.kind is Expands.COMMAND:
-            text = self.output_of(part.commands)
-            return [part] if text is None else [Literal(text, True)]
-        if part.kind is Expands.VARIABLE:
-            return self._variable(part, setting, depth)
+            return [self._output(part, depth)]
+        return self._variable(part, setting, depth) if part.kind is Expands.VARIABLE else [part]
+
+    def _output(self, part: Expansion, depth: int) -> Part:
+        commands = [self.script.commands[i] for i in part.commands if i < len(self.script.commands)]
+        if len(commands) != len(part.commands) or not commands:
+            return part
+        text = heredoc_passed_on(commands)
+        if text is not None:
+            return Literal(text, part.quoted)
+        printed = printed_by_pipeline(commands, part.commands)
+        # After a `cd`, "here" is another directory than when the value was made.
+        elsewhere = printed == "." and depth > 0 and self.moves
+        temporary = printed == "/tmp/_" and "TMPDIR" in self.known  # noqa: S108
+        return part if printed is None or elsewhere or temporary else _shape(printed, part)
+
+    def _variable(self, part: Expansion, setting: Mapping[str, Word], depth: int) -> list[Part]:
+        if part.operator == "length":
+            return [_shape("0", part)]
+        if part.name in self.known:
+            value = setting.get(part.name)
+            return [part] if value is None else self._value(part, value, setting, depth)
+        if part.operator in _DEFAULTING:
+            return [part] if part.name in _GIVEN else self._operand(part, setting, depth)
+        if part.operator or (part.name == "PWD" and depth > 0 and self.moves):
+            return [part]
+        given = "0" if part.name in _NUMBERS else _GIVEN.get(part.name)
+        return [part] if given is None else [_shape(given, part)]
+
+    def _value(
+        self, part: Expansion, value: Word, setting: Mapping[str, Word], depth: int
+    ) -> list[Part]:
+        """What `${name…}` makes of one value of the variable."""
+        operator = part.operator
+        # The value may be made of the variable itself: `OUT=${OUT:-build}`.
+        rest = {name: word for name, word in setting.items() if name != part.name}
+        if operator in _DEFAULTING and value.text == "":
+            return self._operand(part, rest, depth)
+        if operator == "" or operator in _DEFAULTING:
+            return self._inner(value, part, rest, depth)
+        if operator in ("%", "%%") and part.operand is not None and value.text is not None:
+            cut = without_suffix(value, part.operand, longest=operator == "%%")
+            return [part] if cut is None else [Literal(cut, part.quoted)]
+        if operator == "##" and part.operand is not None and part.operand.text == "*/":
+            if value.text is not None:
+                return [Literal(value.text.rpartition("/")[2], part.quoted)]
         return [part]
 
-    def _variable(
-        self, part: Expansion, setting: Mapping[str, Word | None], depth: int
-    ) -> list[Part]:
-        if part.name in _NUMBERS or part.operator == "#":
-            return [Literal("0", True)]
-        value = setting.get(part.name)
-        if part.operator in ("%", "%%") and value is not None and not _cut_is_harmless(value):
-            return [part]
-        if value is not None and part.operator in (
-            "",
-            "%",
-            "%%",
-            "[@]",
-            "[]",
-            ":-",
-            "-",
-            ":=",
-            "=",
-        ):
-            return [
-                each for inner in value.parts for each in self._inner(inner, part, setting, depth)
-            ]
-        if part.operator == "##" and part.operand is not None and part.operand.text == "*/":
-            return [Literal("_", True)]
-        if part.name in self.known:
-            return [part]
-        if part.operator in (":-", "-", ":=", "=") and part.operand is not None:
-            return [
-                each
-                for inner in part.operand.parts
-                for each in self._inner(inner, part, setting, depth)
-            ]
-        if part.name in _TEXTS and not part.operator:
-            return [Literal("_", True)]
-        place = _PLACES.get(part.name)
-        return [Literal(place, True)] if place and not part.operator else [part]
+    def _operand(self, part: Expansion, setting: Mapping[str, Word], depth: int) -> list[Part]:
+        """The default in `${x:-default}`, in which quotes still quote."""
+        return self._inner(part.operand or _NOTHING, part, setting, depth, keep_quotes=True)
 
     def _inner(
-        self, inner: Part, outer: Expansion, setting: Mapping[str, Word | None], depth: int
+        self,
+        value: Word,
+        outer: Expansion,
+        setting: Mapping[str, Word],
+        depth: int,
+        *,
+        keep_quotes: bool = False,
     ) -> list[Part]:
-        if isinstance(inner, Expansion):
-            nested = replace(inner, quoted=outer.quoted)
-            return self._parts_of(nested, setting, depth + 1)
-        return [Literal(inner.text, outer.quoted)]
+        parts: list[Part] = []
+        for part in value.parts:
+            if isinstance(part, Literal) and value.tilde and not parts:
+                parts.append(Expansion(Expands.SHAPE, True, _GIVEN["HOME"]))
+                parts.append(Literal(part.text.partition("/")[2], outer.quoted))
+            elif isinstance(part, Literal):
+                parts.append(Literal(part.text, outer.quoted or (keep_quotes and part.quoted)))
+            elif part.name == outer.name and part.operator in _DEFAULTING:
+                parts.extend(self._operand(part, setting, depth + 1))
+            else:
+                quoted = replace(part, quoted=outer.quoted or part.quoted)
+                parts.extend(self._expand(quoted, setting, depth + 1))
+        return parts
+
+    # ── xargs ──
 
     def fed(self, argv: tuple[Word, ...], command: Command) -> tuple[Word, ...]:
         """xargs' command line, with the shape of the lines it reads in place of its arguments."""
-        if not command.feeders:
+        commands = [self.script.commands[index] for index in command.feeders]
+        printed = printed_by_pipeline(commands, command.feeders) if commands else None
+        if printed is None:
             return argv
-        first, *others = (self.script.commands[index] for index in command.feeders)
-        shape = printed_by(first)
-        if shape is None or any(_program_and_first(c)[0] not in _SIEVES for c in others):
-            return argv
-        return tuple(_with_shape(word, shape) for word in argv)
-
-    def output_of(self, commands: tuple[int, ...]) -> str | None:
-        """A stand-in for what these commands print, if its shape is known."""
-        if not commands or any(index >= len(self.script.commands) for index in commands):
-            return None
-        first, *rest = (self.script.commands[index] for index in commands)
-        if any(_program_and_first(command)[0] not in _FILTERS for command in rest):
-            return None
-        return printed_by(first)
+        return tuple(_with_shape(word, printed) for word in argv)
 
 
-def printed_by(command: Command) -> str | None:
-    """A stand-in for a line that `command` prints: a name, a number, a path; None if unknown."""
-    program, first = _program_and_first(command)
-    if program in ("date", "seq", "wc", "git", "id", "uname", "pkg-config") and not _plain(command):
-        return PATH_BELOW if program == "git" and first in _PATH_GIT else None
-    if program == "git":
-        return _printed_by_git(command, first)
-    if program == "find":
-        return PATH_BELOW if _searches_below(command) else None
-    if program in ("ls", "fd", "rg") or (program == "grep" and _lists_files(command)):
-        last = command.words[-1].static
-        below = last is not None and not last.startswith(("/", "~", ".."))
-        return PATH_BELOW if below else None
-    return _PRINTED.get(program)
-
-
-def _plain(command: Command) -> bool:
-    """Whether no argument can put an option or a path into the output."""
-    if _program_and_first(command)[0] == "wc" and any(
-        not word.prefix.startswith("-") for word in command.words[1:]
-    ):
-        return False
-    return all(_PLAIN_WORD.fullmatch(word.static or " ") for word in command.words[1:])
-
-
-def _printed_by_git(command: Command, subcommand: str) -> str | None:
-    if any(word.static == "--show-toplevel" for word in command.words):
-        return "."
-    if subcommand in _PLAIN_GIT:
-        return "_"
-    return PATH_BELOW if subcommand in _PATH_GIT else None
-
-
-def _searches_below(command: Command) -> bool:
-    start = command.words[1].static if len(command.words) > 1 else "."
-    if start is None:
-        return False
-    return start in ("-name", "-type") or (not start.startswith(("-", "/")) and ".." not in start)
-
-
-def _lists_files(command: Command) -> bool:
-    return any(
-        word.prefix.startswith("--files-with")
-        or (word.prefix[:1] == "-" and word.prefix[1:2] != "-" and {"l", "L"} & set(word.prefix))
-        for word in command.words[1:]
-    )
-
-
-def _program_and_first(command: Command) -> tuple[str, str]:
-    if not command.words:
-        return "", ""
-    operands = [word.static or "" for word in command.words[1:] if not word.prefix.startswith("-")]
-    return command.words[0].static or "", operands[0] if operands else ""
-
-
-def _with_shape(word: Word, shape: str) -> Word:
-    """The word with its unknown part replaced by a stand-in of that shape."""
-    if word.text is not None:
+def _with_shape(word: Word, printed: str) -> Word:
+    if not any(part.kind is Expands.FED for part in word.expansions()):
         return word
-    text = "".join(shape if isinstance(part, Expansion) else part.text for part in word.parts)
-    return literal_word(text, word.start, word.end)
+    parts = tuple(
+        _shape(printed, p) if isinstance(p, Expansion) and p.kind is Expands.FED else p
+        for p in word.parts
+    )
+    return make_word(parts, word.start, word.end)
 
 
-def _names_read(command: Command) -> Iterator[str]:
+def _shape(text: str, part: Expansion) -> Expansion:
+    return Expansion(Expands.SHAPE, part.quoted, text, commands=part.commands)
+
+
+def without_suffix(value: Word, pattern: Word, *, longest: bool) -> str | None:
+    """What `${x%pattern}` makes of a value; None when a glob in the value leaves it open."""
+    text, ending = value.text, pattern.text
+    if text is None or ending is None or len(text) > 200:
+        return None
+    if value.glob:
+        return text.removesuffix(ending) if text.endswith(ending) and not pattern.glob else None
+    cuts = range(len(text) + 1) if longest else range(len(text), -1, -1)
+    return next((text[:at] for at in cuts if fnmatchcase(text[at:], ending)), text)
+
+
+def _program(command: Command) -> str:
+    return (command.words[0].static or "") if command.words else ""
+
+
+def _names_filled(command: Command) -> Iterator[str]:
     """Variables that a builtin fills with something not seen in the text."""
-    if command.words and command.words[0].static in _FILLING:
+    if _program(command) in _FILLING:
         for word in command.words[1:]:
             name = re.match(r"(?:-[A-Za-z]*[vap])?([A-Za-z_]\w*)", word.shown)
             if name:
                 yield name[1]
 
 
-def _sets_in_trap(command: Command) -> bool:
-    """Whether a `trap` may change variables behind the back of the text."""
-    trap = bool(command.words) and command.words[0].static == "trap"
-    return trap and any(re.search(r"=|\bread\b|\bprintf\b", w.shown) for w in command.words[1:])
-
-
-def _cut_is_harmless(value: Word) -> bool:
-    """Whether every beginning of the value is as harmless as the whole: `${f%.txt}`."""
-    text = value.text
-    return text is not None and not text.startswith("-") and ".." not in text
+def _may_set_anything(command: Command) -> bool:
+    program = _program(command)
+    words = command.words[1:]
+    if program == "trap":
+        return any(re.search(r"=|\bread\b|\bprintf\b|\bunset\b", w.shown) for w in words)
+    return program in _FILLING - {"printf"} and any(word.text is None for word in words)
 
 
 def _split(parts: list[Part], word: Word) -> list[Word]:
-    """The words that an unquoted expansion with blanks in it becomes."""
-    bare_blank = any(
-        isinstance(p, Literal) and not p.quoted and any(c in p.text for c in " \t\n") for p in parts
-    )
-    if not bare_blank:
-        resolved = make_word(tuple(parts), word.start, word.end)
-        if resolved.text == "~" or (resolved.text or "").startswith("~/"):
-            return [replace(resolved, tilde=True)]
-        return [resolved]
+    """The words that the parts make: an unquoted blank separates, an unquoted nothing vanishes."""
     words: list[list[Part]] = [[]]
     for part in parts:
-        if isinstance(part, Expansion) or part.quoted:
-            words[-1].append(part)
+        if isinstance(part, Expansion) or part.quoted or not re.search(r"[ \t\n]", part.text):
+            if isinstance(part, Expansion) or part.quoted or part.text:
+                words[-1].append(part)
             continue
         for at, piece in enumerate(re.split(r"[ \t\n]+", part.text)):
             if at:
                 words.append([])
             if piece:
                 words[-1].append(Literal(piece))
-    return [make_word(tuple(each), word.start, word.end) for each in words if each] or [
-        literal_word("", word.start, word.end)
-    ]
+    return [make_word(tuple(each), word.start, word.end) for each in words if each]

@@ -5,23 +5,23 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from kakoi.policy.words import Literal, Word
+from kakoi.policy.words import Expansion, Word
 
 # Set, they make the shell, the loader, git or an interpreter run or read something else.
 _DENIED: Final = re.compile(
-    r"LD_.*|DYLD_.*|PATH|IFS|BASH_ENV|ENV|PS[0-4]|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|BASH_.*|SHELL|CDPATH"
+    r"LD_.*|DYLD_.*|PATH|IFS|BASH_ENV|ENV|PS[0-4]|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|BASH_(?!SILENCE).*|SHELL|CDPATH"
     r"|GLOBIGNORE|EXECIGNORE|FPATH|ZDOTDIR|POSIXLY_CORRECT|HISTFILE|GIT_.*|.*PAGER|.*EDITOR|VISUAL|BROWSER"
     r"|LESSOPEN|LESSCLOSE|NODE_OPTIONS|NODE_PATH|PYTHONSTARTUP|PYTHONHOME|PYTHONINSPECT|PYTHONBREAKPOINT"
     r"|PYTHONUSERBASE|PERL5OPT|PERL5LIB|PERL5DB|PERLLIB|RUBYOPT|RUBYLIB|PHPRC|PHP_INI_SCAN_DIR|JAVA_TOOL_OPTIONS"
     r"|_JAVA_OPTIONS|JDK_JAVA_OPTIONS|RUSTC|RUSTC_WRAPPER|RUSTC_WORKSPACE_WRAPPER|CARGO_TARGET_.*_(?:RUNNER|LINKER)"
-    r"|CARGO_BUILD_.*|RUSTDOC|MAKEFLAGS|MAKEFILES|GNUMAKEFLAGS|GOROOT|GOENV|SSH_ASKPASS|SUDO_ASKPASS|GCONV_PATH"
+    r"|CARGO_BUILD_(?:RUSTC.*|RUSTDOC.*|TARGET)|RUSTDOC|MAKEFLAGS|MAKEFILES|GNUMAKEFLAGS|GOROOT|GOENV|SSH_ASKPASS|SUDO_ASKPASS|GCONV_PATH"
     r"|LOCPATH|NLSPATH|TAR_OPTIONS|RIPGREP_CONFIG_PATH|WGETRC|SYSTEM_WGETRC|CURL_HOME|NETRC|OPENSSL_CONF"
     r"|OPENSSL_MODULES|OPENSSL_ENGINES|SSLKEYLOGFILE|TERMINFO.*|TERMCAP|MANPATH|MANOPT|LESS|MORE|SYSTEMD_.*"
     r"|DOCKER_HOST|KUBECONFIG|DBUS_.*|XDG_CONFIG_DIRS|XDG_DATA_DIRS|BASH|COMP_.*|PIPESTATUS|DIRSTACK|FUNCNAME"
     r"|AWKPATH|AWKLIBPATH|GREP_OPTIONS|SVN_SSH|CVS_RSH|RSYNC_RSH|EMACSLOADPATH|VIMINIT|EXINIT|INPUTRC"
     r"|HOSTALIASES|RESOLV_.*|LOCALDOMAIN|MALLOC_.*|GCC_EXEC_PREFIX|COMPILER_PATH|COLLECT_.*|DEPENDENCIES_OUTPUT"
     r"|NPM_CONFIG_(?:SCRIPT_SHELL|NODE_OPTIONS|GIT|GLOBALCONFIG|USERCONFIG|PREFIX|SHELL)"
-    r"|PIP_CONFIG_FILE|UV_CONFIG_FILE|BUNDLE_GEMFILE|GRADLE_USER_HOME|ANT_ARGS|M2_HOME|FZF_.*|TMUX|PSQLRC"
+    r"|PIP_CONFIG_FILE|UV_CONFIG_FILE|GRADLE_USER_HOME|ANT_ARGS|M2_HOME|FZF_.*|TMUX|PSQLRC"
 )
 _ASKED: Final = re.compile(
     r"HOME|XDG_CONFIG_HOME|PYTHONPATH|CLASSPATH|GOFLAGS|.*_OPTS|RUSTFLAGS|CGO_.*|.*FLAGS"
@@ -45,12 +45,17 @@ _HARMLESS_VALUES: Final[Mapping[str, re.Pattern[str]]] = {
         r"|trace-(?:warnings|uncaught|deprecation)|enable-source-maps|experimental-[\w-]*(?<!loader)"
         r"|no-experimental-[\w-]+|preserve-symlinks|expose-gc|throw-deprecation)(?:=[\w.:-]+)?\s*)*"
     ),
+    "off": re.compile(r"none|true|false|\d*"),
+    "make": re.compile(r"(?:-?j ?\d*|-[ks]|--no-print-directory|\s)*"),
+    "java": re.compile(r"(?:-X(?:mx|ms|ss)\w+|-D[\w.]+=[\w.:/-]*|\s)*"),
     "flags": re.compile(r"(?!.*(?:exec|linker|plugin|wrapper|agent|-B|@|load|init)).*", re.DOTALL),
 }
 
 
-# What a search path may be made of besides its own text.
-_SEARCHED: Final = {"PWD": ".", "PYTHONPATH": "", "CLASSPATH": ""}
+# Lists of directories, and single ones: fine inside the workspace.
+_SEARCHED: Final = frozenset("PYTHONPATH CLASSPATH TMPDIR TMP TEMP BUNDLE_GEMFILE".split())
+# Assigning to these evaluates the text as arithmetic.
+_INTEGERS: Final = frozenset("RANDOM SECONDS OPTIND HISTCMD LINENO BASHPID EPOCHSECONDS".split())
 
 
 _JUDGED_BY_VALUE: Final = {
@@ -59,6 +64,9 @@ _JUDGED_BY_VALUE: Final = {
     re.compile(r"LESS"): "less",
     re.compile(r"NODE_OPTIONS"): "node",
     re.compile(r"GIT_TRACE.*|GIT_CURL_VERBOSE"): "trace",
+    re.compile(r"BROWSER|PYTHONBREAKPOINT|RUSTC_WRAPPER|MALLOC_.*"): "off",
+    re.compile(r"(?:GNU)?MAKEFLAGS"): "make",
+    re.compile(r"JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|JDK_JAVA_OPTIONS"): "java",
 }
 
 
@@ -68,6 +76,7 @@ class Meaning(StrEnum):
     HARMLESS = "harmless"
     CHANGES = "sets-variable"
     ASK = "sets-search-path"
+    PATHS = "sets-folder"
     RUNS = "runs-shell"
 
 
@@ -75,12 +84,16 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
     """What `NAME=value` changes; `value` is None when it is unset or unknown."""
     text = "" if value is None else value.static
     shown = text if text is not None else "\0"
+    if value is not None and [part.name for part in value.expansions()] == [name] == _only(value):
+        return Meaning.HARMLESS
+    if name in _INTEGERS:
+        return Meaning.HARMLESS if shown.isdigit() else Meaning.ASK
     if _COMPILERS.fullmatch(name):
         return Meaning.RUNS if text else Meaning.CHANGES
     if _DENIED.fullmatch(name.upper() if name.lower().startswith("npm_config_") else name):
         return Meaning.HARMLESS if _harmless(name, shown) else Meaning.CHANGES
-    if name in ("PYTHONPATH", "CLASSPATH"):
-        return Meaning.HARMLESS if _inside(value) else Meaning.ASK
+    if name in _SEARCHED:
+        return Meaning.PATHS
     if name in ("HOME", "XDG_CONFIG_HOME"):
         return Meaning.ASK
     if _ASKED.fullmatch(name):
@@ -88,21 +101,14 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
     return Meaning.HARMLESS
 
 
+def _only(value: Word) -> list[str]:
+    """The name of the variable that the value is, whole."""
+    part = value.parts[0] if len(value.parts) == 1 else None
+    return [part.name] if isinstance(part, Expansion) and not part.operator else []
+
+
 def _harmless(name: str, shown: str) -> bool:
     if _IDENTITY.fullmatch(name):
         return True
     kind = next((kind for named, kind in _JUDGED_BY_VALUE.items() if named.fullmatch(name)), "")
     return bool(kind) and _HARMLESS_VALUES[kind].fullmatch(shown) is not None
-
-
-def _inside(value: Word | None) -> bool:
-    """A search path of relative directories below here (`src`, `.:tests`), or one it extends."""
-    if value is None:
-        return True
-    text = "".join(
-        part.text if isinstance(part, Literal) else _SEARCHED.get(part.name, "/")
-        for part in value.parts
-    )
-    return all(
-        not each.startswith(("/", "~", "..")) and ".." not in each for each in text.split(":")
-    )

@@ -43,6 +43,7 @@ class Place:
     function: str = ""
     certain: bool = True
     background: bool = False
+    repeats: bool = False
 
 
 class Walk:
@@ -57,8 +58,12 @@ class Walk:
         self.traps: list[Trap] = []
         # Whether anything is evaluated as arithmetic, and texts that would run if it is.
         self.arithmetic = False
-        self.hidden: list[tuple[int, int]] = []
+        self.hidden: list[tuple[str, int, int]] = []
         self.place = Place()
+        self.statement = 0
+        self._statements = 0
+        # Greater than zero where single quotes do not quote: "${x:-'…'}" and arithmetic.
+        self.quotes_are_plain = 0
         self._scopes = 0
         self._offsets = None if text.isascii() else _character_offsets(text)
 
@@ -89,6 +94,7 @@ class Walk:
         subshell: bool = False,
         function: str | None = None,
         background: bool = False,
+        repeats: bool = False,
     ) -> tuple[int, ...]:
         """Walk a part in its own place and give the indexes of the commands found there."""
         before, first = self.place, len(self.commands)
@@ -102,10 +108,17 @@ class Walk:
             before.function if function is None else function,
             certain=False,
             background=before.background or background,
+            repeats=repeats or (before.repeats and not subshell),
         )
+        statement = self.statement
         walk()
-        self.place = before
+        self.place, self.statement = before, statement
         return tuple(range(first, len(self.commands)))
+
+    def next_statement(self) -> None:
+        """Begin the next statement of a list."""
+        self._statements += 1
+        self.statement = self._statements
 
     def nested(
         self, node: Node, feeders: tuple[int, ...] = (), *, subshell: bool = True
@@ -140,6 +153,8 @@ class Walk:
             at.function,
             at.certain,
             at.background,
+            at.repeats,
+            self.statement,
         )
 
 

@@ -25,6 +25,9 @@ class Expands(StrEnum):
     ARITHMETIC = "arithmetic"
     PROCESS = "process substitution"
     BRACES = "brace expansion"
+    SHAPE = "known shape"
+    """unknown text whose beginning is known: `name` stands for it"""
+    FED = "argument from xargs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,31 @@ class Word:
             return self.text
         known = ""
         for part in self.parts:
-            if isinstance(part, Expansion):
-                break
-            known += part.text
+            if isinstance(part, Literal):
+                known += part.text
+            else:
+                known += part.name if part.kind is Expands.SHAPE else ""
+                if part.kind is not Expands.SHAPE:
+                    break
         return known
+
+    @property
+    def shape(self) -> str | None:
+        """The text with stand-ins for parts of known shape; None when anything else is unknown."""
+        if self.text is not None:
+            return self.text
+        if any(part.kind is not Expands.SHAPE for part in self.expansions()):
+            return None
+        return self.prefix
+
+    @property
+    def may_be_many(self) -> bool:
+        """Whether the shell can make several words of it, or none: `$x`, `"$@"`, `"${a[@]}"`."""
+        return any(
+            part.kind is not Expands.SHAPE
+            and (not part.quoted or part.name in ("@", "*") or part.operator == "[@]")
+            for part in self.expansions()
+        )
 
     @property
     def shown(self) -> str:
@@ -219,6 +243,10 @@ def _ansi_c_escape(raw: str, at: int) -> tuple[bytes, int]:
     if char == "c" and at + 1 < len(raw):
         return bytes([ord(raw[at + 1]) & 31]), at + 2
     if char in "xuU":
+        if raw[at : at + 2] == "x{":
+            braced = _digits(raw, at + 2, _HEX, 8)
+            end = at + 2 + len(braced)
+            return bytes([int(braced or "0", 16) & 255]), end + (raw[end : end + 1] == "}")
         digits = _digits(raw, at + 1, _HEX, {"x": 2, "u": 4, "U": 8}[char])
         if digits:
             value = int(digits, 16)

@@ -1,0 +1,130 @@
+"""What a command prints, as far as its text shows: a number, a plain name, a path below here.
+
+A *shape* stands for one line of output: `_` begins with no dash and holds no path, `./_` is a path
+below the directory the command runs in. Only for words that nobody can turn into another output:
+`date +-rf` prints an option, so its format must be plain.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from kakoi.policy.script import Command
+from kakoi.policy.words import Word
+
+PATH_BELOW: Final = "./_"
+_NAME: Final = "_"
+_PRINTED: Final = {
+    **dict.fromkeys("date nproc whoami id uname arch wc seq".split(), _NAME),
+    **dict.fromkeys(("pkg-config", "python3-config", "llvm-config"), "-I_"),
+    "pwd": ".",
+    "mktemp": "/tmp/_",  # noqa: S108
+}
+_PLAIN_WORD: Final = re.compile(
+    r"\+?(?:%(?![nt])|[\w.:@^~-])*(?<!\.\.)|\d+|-[a-zA-Z]|-\d+|--(?:short|abbrev)(?:=\d+)?"
+    r"|--(?:format|pretty)=(?:format:)?%[hH]"
+    r"|--(?:tags|always|long|abbrev-ref|verify|show-toplevel|show-current|count|exact-match|quiet|utc"
+    r"|iso-8601|all|octopus|cflags|libs|no-merges|reverse)"
+)
+_PLAIN_GIT: Final = frozenset(
+    "rev-parse merge-base describe rev-list symbolic-ref branch log".split()
+)
+_PATH_GIT: Final = frozenset("ls-files diff ls-tree".split())
+# Programs that pass lines on as they are, if they read nothing but their input.
+_SIEVES: Final = frozenset("head tail sort uniq wc".split())
+
+
+def printed_by_pipeline(commands: Sequence[Command], indexes: tuple[int, ...]) -> str | None:
+    """The shape of what a pipeline prints; None for a list of commands, or if nobody can tell."""
+    first, *rest = commands
+    for at, command in enumerate(rest, 1):
+        if not set(indexes[:at]) <= set(command.feeders) or not _passes_on(command):
+            return None
+    return printed_by(first)
+
+
+def printed_by(command: Command) -> str | None:
+    """The shape of a line that `command` prints; None if unknown."""
+    program = command.words[0].static if command.words else None
+    words = command.words[1:]
+    if program == "git":
+        return _printed_by_git(words)
+    if program == "find":
+        return PATH_BELOW if _searches_below(words) else None
+    if program in ("ls", "fd", "rg") or (program == "grep" and _lists_files(words)):
+        return PATH_BELOW if all(_stays_below(word) for word in words) else None
+    if program in ("go", "npm") and [w.static for w in words[:1]] in (
+        ["env"],
+        ["root"],
+        ["prefix"],
+    ):
+        return _NAME if len(words) <= 2 and _plain(words) else None
+    if program == "mktemp":
+        return _PRINTED["mktemp"] if all(w.static in ("-d", "-t", "-q") for w in words) else None
+    if program == "wc" and any(not word.prefix.startswith("-") for word in words):
+        return None
+    if program == "seq" and any(not re.fullmatch(r"\d+", word.static or "") for word in words):
+        return None
+    return _PRINTED.get(program or "") if _plain(words) else None
+
+
+def heredoc_passed_on(commands: Sequence[Command]) -> str | None:
+    """The text of `$(cat <<'EOF' … EOF)`, when it is all there is."""
+    if len(commands) != 1 or len(commands[0].words) != 1 or commands[0].words[0].static != "cat":
+        return None
+    bodies = [redirect.body for redirect in commands[0].redirects if redirect.operator[:2] == "<<"]
+    body = bodies[0] if len(bodies) == 1 == len(commands[0].redirects) else None
+    return body.text.rstrip("\n") if body is not None and body.text is not None else None
+
+
+def _passes_on(command: Command) -> bool:
+    program = command.words[0].static if command.words else None
+    options = [word.static or "" for word in command.words[1:]]
+    if program == "grep":
+        return len([o for o in options if not o.startswith("-")]) == 1 and not command.redirects
+    numbers = all(re.fullmatch(r"-[\w.-]+|\d+", option) for option in options)
+    return program in _SIEVES and numbers and not command.redirects
+
+
+def _plain(words: Sequence[Word]) -> bool:
+    """Whether no argument can put an option, a path or a second line into the output."""
+    return all(word.static and _PLAIN_WORD.fullmatch(word.static) for word in words)
+
+
+def _printed_by_git(words: Sequence[Word]) -> str | None:
+    texts = [word.static or "" for word in words]
+    sub = next((text for text in texts if not text.startswith("-")), "")
+    if sub in _PATH_GIT and not any("format" in text for text in texts):
+        return PATH_BELOW
+    if sub not in _PLAIN_GIT or not _plain(words):
+        return None
+    if sub == "log" and not any(re.search(r"=(?:format:)?%[hH]$", text) for text in texts):
+        return None
+    return "." if "--show-toplevel" in texts else _NAME
+
+
+def _searches_below(words: Sequence[Word]) -> bool:
+    texts = [word.static for word in words]
+    if None in texts or any(
+        t in ("-printf", "-fprintf", "-exec", "-execdir", "-ls") for t in texts
+    ):
+        return False
+    roots = []
+    for text in texts:
+        if text is None or text[:1] in "-(!":
+            break
+        roots.append(text)
+    return all(not root.startswith("/") and ".." not in root for root in roots)
+
+
+def _stays_below(word: Word) -> bool:
+    text = word.static if word.static is not None else (word.text if word.glob else None)
+    return text is not None and not text.startswith(("/", "~")) and ".." not in text
+
+
+def _lists_files(words: Sequence[Word]) -> bool:
+    return any(
+        word.prefix.startswith("--files-with")
+        or (word.prefix[:1] == "-" and word.prefix[1:2] != "-" and {"l", "L"} & set(word.prefix))
+        for word in words
+    )
