@@ -11,7 +11,7 @@ KakoiError (also named BashExecutorError)     code, details, hint
 └── SandboxError                      the place failed, not the command
     ├── EnvironmentUnavailableError   ENVIRONMENT_UNAVAILABLE
     ├── ImagePullError                IMAGE_PULL_FAILED
-    └── ExecutionTimeoutError         EXECUTION_TIMEOUT; also TimeoutError, so every spec's `except` holds
+    └── ExecutionTimeoutError         EXECUTION_TIMEOUT; also TimeoutError: every `except` holds
 
 An error states the fact (`str(error)`), carries a stable `code` for programs, `details` for
 logs, and a `hint` at the way out. A command that exits with a non-zero status is no error.

@@ -42,10 +42,8 @@ if TYPE_CHECKING:
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-
-_SWEEPS = 10
 _LONGEST_WAIT_MS = 3_600_000
-_PATIENCE_FROM_OUTSIDE_S = 10.0
+_PATIENCE_FROM_OUTSIDE_S = 60.0
 
 
 class Request:
@@ -62,7 +60,7 @@ class Request:
 
 
 class Tally:
-    """What the reaped processes used, and how many had to be killed."""
+    """What the reaped processes used, and which had to be killed."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -78,7 +76,7 @@ class Tally:
 class Process:
     """What /proc said about a process. The moment of its birth tells it from a namesake."""
 
-    __slots__ = ("alive", "born", "parent", "pid", "still")
+    __slots__ = ("alive", "born", "parent", "pid")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The name in parentheses may hold anything, closing parentheses included.
@@ -88,7 +86,6 @@ class Process:
         self.born = int(fields[19])
         # A zombie with threads is a main thread that ended before the others.
         self.alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
-        self.still = fields[0] in (b"T", b"t") or not self.alive
 
 
 def main() -> None:
@@ -125,13 +122,11 @@ def keep(line: int) -> None:
     request = Request(body)
     try:
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        if look(os.getpid()) is None:
-            raise FileNotFoundError(errno.ENOENT, "/proc is not mounted")
+        os.stat("/proc/self/stat")  # Without it there is nothing to see.
         report, report_end = os.pipe()
         second = os.fork()
-    except (AttributeError, OSError) as error:
-        answer(line, b"no_keeper", getattr(error, "errno", errno.ENOSYS), 0, Tally())
-        return
+    except OSError as error:
+        return answer(line, b"no_keeper", error.errno or 0, 0, Tally())
     if second == 0:
         os.close(line)
         run_command(request, report_end)
@@ -160,22 +155,18 @@ def run_command(request: Request, report: int) -> None:
         program = find_program(request.argv[0], request.env.get(b"PATH", os.defpath.encode()))
         failing = b"no_start"
         started = time.monotonic()
+        signals = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
         command = os.posix_spawn(
-            program,
-            request.argv,
-            request.env,
-            setsid=True,
-            setsigmask=[],
-            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+            program, request.argv, request.env, setsid=True, setsigmask=[], setsigdef=signals
         )
     except OSError as error:
         os.write(report, b"%s %d 0 0 0" % (failing, error.errno or 0))
         os._exit(0)
     leave_streams()
     tally = Tally()
-    kind, number = wait_for(command, tally)
+    ending = wait_for(command, tally)
     spent = ((time.monotonic() - started) * 1000, tally.cpu_s * 1000, tally.max_rss_kib)
-    os.write(report, b"%s %d %d %d %d" % (kind, number, *spent))
+    os.write(report, b"%s %d %d %d %d" % (*ending, *spent))
     os._exit(0)
 
 
@@ -195,11 +186,10 @@ def find_program(name: bytes, path: bytes) -> bytes:
 
 def wait_for(command: int, tally: Tally) -> tuple[bytes, int]:
     """Reap whatever ends, orphans too, until the command does; say how it did."""
-    while True:
+    pid = 0
+    while pid != command:
         pid, status, usage = os.wait4(-1, 0)
         tally.add(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
-        if pid == command:
-            break
     if os.WIFSIGNALED(status):
         return b"signalled", os.WTERMSIG(status)
     return b"exited", os.WEXITSTATUS(status)
@@ -220,10 +210,9 @@ def guard(request: Request, line: int, report: int, second: int) -> None:
 def watch(line: int, report: int, timeout_s: float) -> bytes:
     """What the second reports (nothing if it was killed), or that it is time to end it all."""
     poll = select.poll()
-    for fd in (report, line, open_pidfd(os.getppid())):
-        # Our process too: a child that it forked may hold the line open longer than it lives.
-        if fd is not None:
-            poll.register(fd, select.POLLIN)
+    # Our process too: a child that it forked may hold the line open longer than it lives.
+    for fd in {report, line, open_pidfd(os.getppid())} - {None}:
+        poll.register(fd, select.POLLIN)
     started = time.monotonic()
     spent_ms = 0.0
     while True:
@@ -250,28 +239,36 @@ def end_below_us(second: int, tally: Tally, patience_s: float) -> None:
     give_up = time.monotonic() + patience_s
     pause_s = 0.001
     while not reap(second, tally):
-        tally.ended.update(kill_children(), kill_below(os.getpid()))
-        tally.ended.discard(second)
+        alive = kill_children()
+        if alive <= tally.ended:
+            # Nothing new has come up to us: go down and look what does not.
+            alive |= kill_below(os.getpid())
+        tally.ended |= alive
         if reap(second, tally):
-            return
+            break
         if time.monotonic() > give_up:
             tally.survivors = sum(process.alive for process in below(os.getpid()))
-            return
+            break
         signal.sigtimedwait([signal.SIGCHLD], pause_s)
         pause_s = min(pause_s * 2, 0.05)
+    tally.ended.discard(second)
 
 
 def kill_children() -> set[int]:
-    """Kill our own children, quickly: what forks and exits faster than we look ends up here.
+    """Kill our own children and their process groups; return those that were alive.
 
-    No need to look who they are: a number is not given to another before we reap its owner.
+    Quick, and a whole group at one moment: what forks and exits faster than anyone can look ends
+    up here. Safe by number: none is given to another before we reap its owner. Only descendants
+    are in these groups, because the command began a session of its own.
     """
-    killed = set()
-    for pid in children_lister()(os.getpid()):
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            send(pid, signal.SIGKILL)
-            killed.add(pid)
-    return killed
+    children = children_lister()(os.getpid())
+    groups = {os.getpgid(pid) for pid in children} - {os.getpgid(0)}
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    alive = {pid for pid in children if os.waitid(os.P_PID, pid, options) is None}
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in [-group for group in groups] + children:
+            send(pid, number)
+    return alive
 
 
 def reap(second: int, tally: Tally) -> bool:
@@ -299,30 +296,21 @@ def end_from_outside(pid: int) -> None:
 
 
 def kill_below(root: int) -> set[int]:
-    """Kill what is below `root` and return it; what is stopped first cannot fork away."""
-    stopped: set[tuple[int, int]] = set()
-    for _ in range(_SWEEPS):
-        known = len(stopped)
-        for process in below(root):
-            identity = (process.pid, process.born)
-            if not process.still and identity not in stopped:
-                send_to(process, signal.SIGSTOP)
-                stopped.add(identity)
-        if len(stopped) == known:
-            break
-    doomed = [process for process in below(root) if process.alive]
-    for process in doomed:
-        send_to(process, signal.SIGKILL)
-    return {process.pid for process in doomed}
+    """Kill what is below `root` and return it. Stopped first, none of it sees another die."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        doomed = {process.pid for process in below(root) if send_to(process, number)}
+    return doomed
 
 
-def send_to(process: Process, number: int) -> None:
+def send_to(process: Process, number: int) -> bool:
     """Signal this very process, and not another one that has got its number since."""
     pidfd = open_pidfd(process.pid)
-    if is_same(process):
+    meant = process.alive and is_same(process)
+    if meant:
         send(process.pid, number, pidfd)
     if pidfd is not None:
         os.close(pidfd)
+    return meant
 
 
 def send(pid: int, number: int, pidfd: int | None = None) -> None:
@@ -332,7 +320,7 @@ def send(pid: int, number: int, pidfd: int | None = None) -> None:
         else:
             signal.pidfd_send_signal(pidfd, number)
     except (PermissionError, ProcessLookupError):
-        pass  # Gone, or not ours to kill: the sweep after this one will tell.
+        pass  # Gone, or not ours to kill: the next look will tell.
 
 
 def open_pidfd(pid: int) -> int | None:
@@ -399,16 +387,16 @@ def scan_for_children() -> Callable[[int], list[int]]:
 def list_folder(path: bytes) -> list[bytes]:
     try:
         return os.listdir(path)
-    except OSError:
-        return []  # Its process is gone.
+    except OSError:  # Its process is gone.
+        return []
 
 
 def read_file(path: bytes) -> bytes:
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read()
-    except OSError:
-        return b""  # Its process is gone.
+    except OSError:  # Its process is gone.
+        return b""
 
 
 if __name__ == "__main__":

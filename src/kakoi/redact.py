@@ -159,9 +159,7 @@ _TOKEN = re.compile(
 )
 _DENSE = re.compile("(?=[A-Za-z]*[0-9])[A-Za-z0-9]{12,}")
 
-_SCHEME = re.compile(
-    r"([Bb](?:earer|EARER|asic|ASIC)[ \t]{1,4})([A-Za-z0-9._~+/-]{6,}=*)"
-)
+_SCHEME = re.compile(r"([Bb](?:earer|EARER|asic|ASIC)[ \t]{1,4})([A-Za-z0-9._~+/-]{6,}=*)")
 _ELEMENT = re.compile(r"<([A-Za-z_][\w.:-]{0,80})>([^<>\n]{1,4096}+)(?=</)", re.ASCII)
 _CURL = re.compile(r"(?:curl|wget)[ \t][^\n]*")
 _CURL_USER = re.compile(

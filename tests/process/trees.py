@@ -15,7 +15,7 @@ from pathlib import Path
 PATIENCE_S = 60
 
 PRELUDE = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 held = os.open(sys.argv[1], os.O_WRONLY)
 os.set_inheritable(held, True)
 come, here = os.pipe()
@@ -26,8 +26,16 @@ def up():
     os.write(here, b".")
 
 def stay():
-    while True:
-        signal.pause()
+    time.sleep(300)  # Not for ever: a keeper that fails must not cost the machine its peace.
+    os._exit(9)
+
+def hop():
+    "Fork and exit, so that no process number lives long; a comet of processes."
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if os.fork(): os._exit(0)
+        yield
+    os._exit(9)
 
 def wait_for_all(count):
     while count:
@@ -119,11 +127,35 @@ fuse, spark = os.pipe()
 for _ in range(200):
     if os.fork() == 0:
         os.close(spark); up(); os.read(fuse, 1)
-        while True:
-            if os.fork(): os._exit(0)
+        for _ in hop(): pass
 wait_for_all(200)
 for _ in range(200): os.write(here, b".")
 os.close(spark)
+""",
+    ),
+    "comets that leave their session": (
+        5,
+        """
+for _ in range(5):
+    if os.fork() == 0:
+        up()
+        for _ in hop(): os.setsid()
+""",
+    ),
+    "a pair that raises its dead": (
+        2,
+        """
+def guard(other, write):
+    up()
+    while True:
+        os.read(other, 1)  # ends when the other one is dead
+        other, write = os.pipe()
+        if os.fork() == 0: os.setsid(); up()
+        else: os.close(write)
+a, b = os.pipe(), os.pipe()
+if os.fork() == 0: os.setsid(); os.close(a[0]); os.close(b[1]); guard(b[0], a[1])
+if os.fork() == 0: os.setsid(); os.close(b[0]); os.close(a[1]); guard(a[0], b[1])
+os.close(a[1]); os.close(b[1])
 """,
     ),
 }

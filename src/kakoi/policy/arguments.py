@@ -20,9 +20,12 @@ Style = Choice["gnu", "posix", "single"]
 class Spec:
     """What is known of one program or subcommand.
 
-    `style` is how options are written: `gnu` (anywhere, clusters, abbreviations), `posix` (they end
-    at the first operand), `single` (`-name value`, no clusters). Behind one of `stops` all words are
-    operands. `skip` operands stand before what `operands` speaks of. A `strict` spec knows every option: another one is an effect by itself.
+    `style` is how options are written: `gnu` (anywhere, clusters, abbreviations), `posix` (they
+    end at the first operand), `single` (`-name value`, no clusters). Behind one of `stops` all
+    words are operands. `skip` operands stand before what `operands` speaks of, unless one of
+    `pattern_options` took their place. `anywhere`: the options before a subcommand may stand
+    behind it as well. `one_dash` are spellings of several letters behind one dash. A `strict` spec
+    knows every option: another one is an effect by itself.
     """
 
     style: Style = "gnu"
@@ -34,6 +37,9 @@ class Spec:
     operands: str = "reads"
     skip: int = 0
     stops: frozenset[str] = frozenset()
+    pattern_options: frozenset[str] = frozenset()
+    anywhere: bool = True
+    one_dash: tuple[str, ...] = ()
     strict: bool = False
     reader: str = ""
     subcommands: Mapping[str, "Spec"] = field(default_factory=dict)
@@ -119,6 +125,8 @@ class _Reader:
 
     def long(self, word: Word, known: str) -> None:
         name, equals, _ = known.partition("=")
+        if self.spec.style == "single" and ":" in name:
+            name, equals = name.partition(":")[:2]
         if word.text is None and not equals:
             self.unsure.append(word)
         names = self.possible(name)
@@ -139,9 +147,10 @@ class _Reader:
 
     def cluster(self, word: Word, known: str) -> None:
         spec = self.spec
-        if known in spec.values and len(known) > 2 and word.text is not None:
-            self.options.append(Option((known,), word, self.next_word()))
-            return
+        for name in spec.one_dash:
+            if known.startswith(name):
+                self.one_dash(word, known, name)
+                return
         for index, char in enumerate(known[1:], 1):
             name = "-" + char
             if name in spec.values or name in spec.optional:
@@ -154,6 +163,15 @@ class _Reader:
             self.options.append(Option((name,), word, None))
         if word.text is None:
             self.unsure.append(word)
+
+    def one_dash(self, word: Word, known: str, name: str) -> None:
+        """`-MFfile`, `-MF file`, `-specs=file`: an option of several letters behind one dash."""
+        value = None
+        if len(known) > len(name) or word.text is None:
+            value = word.after(len(name) + known.startswith(name + "="))
+        elif name in self.spec.values:
+            value = self.next_word()
+        self.options.append(Option((name,), word, value))
 
     def next_word(self) -> Word | None:
         if self.at >= len(self.words):

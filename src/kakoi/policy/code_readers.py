@@ -75,12 +75,11 @@ def read_awk(invocation: Invocation) -> list[Effect]:
     if not given:
         given, operands = list(operands[:1]), operands[1:]
     found = [Effect("reads", w) for w in operands if not ASSIGNED.match(w.prefix)]
-    for word in given:
-        stand_in = "".join("0" if isinstance(p, Expansion) else p.text for p in word.parts)
-        found.extend(_embedded(awk_effects(stand_in), word))
-        if word.shape is None:
-            found.append(Effect("unclear-script", word))
-    return found
+    # Several pieces are one program.
+    pieces = ["".join("0" if isinstance(p, Expansion) else p.text for p in w.parts) for w in given]
+    if given:
+        found.extend(_embedded(awk_effects("\n".join(pieces)), given[0]))
+    return found + [Effect("unclear-script", word) for word in given if word.shape is None]
 
 
 _CODE_FLAGS: Final = {
@@ -118,8 +117,10 @@ def code_reader(language: str) -> Reader:
 
 def _module(module: Word, operands: tuple[Word, ...]) -> list[Effect]:
     """`python -m MODULE …`: many modules are programs of that name."""
-    if module.static in ("venv", "virtualenv"):
+    if module.static in ("venv", "virtualenv", "zipfile", "tarfile", "json.tool"):
         return [Effect("writes", word) for word in operands if word.prefix[:1] != "-"]
+    if module.static == "timeit":
+        return [effect for word in operands for effect in code_effects("python", word)]
     return [Effect("runs-module", module, (module, *operands))]
 
 

@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from kakoi.policy.decision import Decision, Finding, decision_from
+from kakoi.policy.files import Files
 from kakoi.policy.judge import Context, Judge
 from kakoi.policy.report import Report
 from kakoi.policy.rules import Policy, Verdict
@@ -54,6 +55,6 @@ def _decide(policy: Policy, command: str, cwd: str) -> Decision:
         return decision_from(
             command, [Finding("empty-command", Verdict.DENY, 0, len(command), "", reason, hint)]
         )
-    report = Report(policy)
-    Judge(Context(report, command, cwd, policy.roots or (cwd,)), script).judge()
+    report = Report(policy, command)
+    Judge(Context(Files(report, command, policy.roots or (cwd,)), cwd), script).judge()
     return decision_from(command, report.findings)

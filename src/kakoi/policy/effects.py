@@ -8,11 +8,19 @@ from typing import Final
 from kakoi.policy.arguments import Option
 from kakoi.policy.code_readers import CODE_READERS
 from kakoi.policy.modes import mode_effects
-from kakoi.policy.programs import Effect, Invocation
+from kakoi.policy.programs import PLAIN, Effect, Invocation
 from kakoi.policy.shell_readers import SHELL_READERS, Reader
 from kakoi.policy.tool_readers import TOOL_READERS
 
 _READERS: Final[Mapping[str, Reader]] = {**SHELL_READERS, **CODE_READERS, **TOOL_READERS}
+_RUNNING_NAME: Final = re.compile(
+    r"^--(?:.*-)?(?:exec|execute|pager|plugin|wrapper|cmd|hook|shell|runner|editor|browser)(?:-|$)"
+    r"|^--on-?(?:success|pass|fail|exit)"
+)
+_WRITING_NAME: Final = re.compile(
+    r"^--(?:.*-)?(?:out|output|outfile|outdir|dest|destination|log-?file|report-?file|pid-?file)"
+    r"(?:-\w+)?$|^-o$"
+)
 # Their operands are names or texts: no value of a variable makes them do anything else.
 _SURE_READERS: Final = frozenset("names test set trap source kill config-words git-listing".split())
 _PATH_OPERANDS: Final = frozenset({"reads", "writes", "deletes", "sets"})
@@ -22,7 +30,7 @@ _HARMLESS_GIT_SETTINGS: Final = re.compile(
     r"|diff\.(?:renames|renamelimit|algorithm|noprefix|mnemonicprefix|context|wserrorhighlight)"
     r"|log\.\w+|advice\.\w+|user\.(?:name|email)|init\.defaultbranch|column\.\w+|status\.\w+"
     r"|safe\.directory|commit\.gpgsign|tag\.gpgsign|fetch\.prune|pull\.(?:rebase|ff)|merge\.conflictstyle"
-    r"|blame\.\w+|grep\.\w+|http\.sslverify|protocol\.version|gc\.auto|core\.pager=(?:cat)?)(?:=.*)?",
+    r"|blame\.\w+|grep\.\w+|http\.sslverify|protocol\.version|gc\.auto)(?:=.*)?|core\.pager=(?:cat)?",
     re.IGNORECASE | re.DOTALL,
 )
 _HARMLESS_CMAKE: Final = frozenset(
@@ -41,9 +49,28 @@ def effects_of(invocation: Invocation) -> list[Effect]:
     if reader is not None:
         found.extend(reader(invocation))
     found.extend(_operand_effects(invocation))
+    if spec is PLAIN:
+        found.extend(_effects_by_name(invocation))
     if spec.has_traps or spec.reader in _READERS.keys() - _SURE_READERS:
         found.extend(Effect("unclear-option", word) for word in invocation.arguments.unsure)
     return [refined for effect in found if (refined := _refine(effect, invocation)) is not None]
+
+
+def _effects_by_name(invocation: Invocation) -> list[Effect]:
+    """A net for programs without data: options that say by their name what they do."""
+    found: list[Effect] = []
+    words = invocation.words
+    for option in invocation.arguments.options:
+        name = option.names[0]
+        if _RUNNING_NAME.search(name):
+            found.append(Effect("odd-option", option.word))
+        elif _WRITING_NAME.search(name):
+            following = words[words.index(option.word) + 1 :][:1]
+            value = option.value or (following[0] if following else None)
+            if value is not None and value.prefix[:1] in ("/", "~", "."):
+                found.append(Effect("writes", value, option=option.word))
+    files = [w for w in words[1:] if re.match(r"@[\w./~-]+$", w.prefix)]
+    return found + [Effect("program-file", word) for word in files if "." in word.prefix]
 
 
 def _option_effects(invocation: Invocation, option: Option) -> list[Effect]:
@@ -68,7 +95,8 @@ def _option_effects(invocation: Invocation, option: Option) -> list[Effect]:
 
 def _operand_effects(invocation: Invocation) -> list[Effect]:
     kind = invocation.spec.operands
-    operands = invocation.arguments.operands[invocation.spec.skip :]
+    by_option = invocation.arguments.named(*invocation.spec.pattern_options)
+    operands = invocation.arguments.operands[0 if by_option else invocation.spec.skip :]
     if kind in _PATH_OPERANDS:
         return [Effect(kind, word) for word in operands]
     if kind in _RUNNING_OPERANDS:
@@ -84,6 +112,8 @@ def _operand_effects(invocation: Invocation) -> list[Effect]:
         return found + [Effect("writes", word) for word in operands[len(sources) :]]
     if kind == "input-output":
         return [Effect("writes" if at else "reads", word) for at, word in enumerate(operands)]
+    if kind == "not-a-format":
+        return [Effect("changes-system", w) for w in operands if not w.prefix.startswith("+")]
     if kind.startswith("code-"):
         return [Effect(kind, word) for word in operands[:1]]
     if kind == "git-urls":
@@ -102,9 +132,13 @@ def _refine(effect: Effect, invocation: Invocation) -> Effect | None:
     kind = refine(effect, invocation) if refine else effect.kind
     if kind is None:
         return None
-    if kind == "runs-rest":
-        at = invocation.words.index(effect.word)
-        return Effect("runs", effect.word, invocation.words[at:], "xargs")
+    if kind == "runs-rest" and effect.option is not None:
+        rest = invocation.words[invocation.words.index(effect.option) + 1 :]
+        argv = rest if rest and rest[0] is effect.word else (effect.word, *rest)
+        return Effect("runs", effect.word, argv, "xargs")
+    if kind == "after-colon-writes":
+        cut = re.search("[:=]", effect.word.prefix)
+        return Effect("writes", effect.word.after(cut.end())) if cut else None
     return effect if kind == effect.kind else replace(effect, kind=kind)
 
 
@@ -147,6 +181,18 @@ def _makefile(effect: Effect, _: Invocation) -> str | None:
     return "runs-hook" if effect.word.text in ("-", "/dev/stdin", None) else None
 
 
+def _pager(effect: Effect, _: Invocation) -> str | None:
+    return None if effect.word.static in ("cat", "less", "more", "true", "") else "runs-hook"
+
+
+def _linker_flags(effect: Effect, _: Invocation) -> str | None:
+    return "runs-hook" if re.search(r"extld|linker|plugin|wrapper", effect.word.shown) else None
+
+
+def _public_host(effect: Effect, _: Invocation) -> str | None:
+    return "persists" if effect.word.static in ("0.0.0.0", "::", "*", "[::]") else None  # noqa: S104
+
+
 def _global(_: Effect, invocation: Invocation) -> str | None:
     reading = ("ls", "list", "root", "bin", "prefix", "outdated", "view", "config", "get")
     return None if invocation.subcommand in reading else "global-install"
@@ -165,6 +211,9 @@ _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = 
     "awk-include": _awk_include,
     "cmake-command": _cmake_command,
     "makefile": _makefile,
+    "pager": _pager,
+    "linker-flags": _linker_flags,
+    "public-host": _public_host,
     "global-install": _global,
     "archive": _archive,
 }

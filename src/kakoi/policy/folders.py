@@ -1,7 +1,7 @@
 """Which directory each command of a script runs in: `cd` is followed, subshells keep their own.
 
-Within its own list (`cd x && …`) a `cd` is taken to have succeeded. Behind it, the directory it came
-from is kept in mind as well. One that may happen again leaves the directory unknown.
+Within its own list (`cd x && …`) a `cd` is taken to have succeeded. Behind it, the directory it
+came from is kept in mind as well. One that may happen again leaves the directory unknown.
 """
 
 import re
@@ -30,7 +30,7 @@ class Folders:
 
     def __init__(self, start: str | None, script: Script) -> None:
         self._by_scope: dict[tuple[int, ...], str | None] = {(): start}
-        # The last `cd` of each subshell: where it was before, in which statement, and whether for certain.
+        # The last `cd` of each subshell: where it was before, the statement, and whether certain.
         self._last: dict[tuple[int, ...], tuple[str | None, int, bool]] = {}
         commands = script.commands
         self._moves = any(_moves(command) for command in commands)

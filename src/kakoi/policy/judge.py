@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from kakoi.policy.code_readers import code_effects
 from kakoi.policy.effects import effects_of
+from kakoi.policy.files import Files, fetches
 from kakoi.policy.folders import Folder, Folders
+from kakoi.policy.inputs import standard_input
 from kakoi.policy.naming import callable_functions, named, program_name
-from kakoi.policy.paths import Location, absolute, is_secret, locate
+from kakoi.policy.paths import absolute
 from kakoi.policy.programs import Effect, Invocation, invoke
-from kakoi.policy.report import Report
 from kakoi.policy.rules import Verdict
 from kakoi.policy.script import Assignment, Command, Redirect, Script, Unreadable
 from kakoi.policy.shell_readers import ASSIGNED, placeholder
@@ -21,13 +22,12 @@ from kakoi.policy.variables import Meaning, meaning_of
 from kakoi.policy.words import Expands, Word, literal_word
 
 MAX_WRAPPERS: Final = 8
-_DOWNLOADERS: Final = frozenset("curl wget aria2c http https fetch lynx w3m ftp scp nc".split())
-_DECODERS: Final = frozenset("base64 base32 xxd openssl gpg uudecode".split())
 _DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
 _DECLARING: Final = frozenset("export declare local readonly typeset unset".split())
 # Builtins that change the shell itself: behind `command` nobody follows what they do.
 _STATE_BUILTINS: Final = _DECLARING | frozenset(
-    "cd pushd popd read mapfile readarray getopts printf trap set shopt let eval source . hash".split()
+    "cd pushd popd read mapfile readarray getopts printf trap set shopt let eval source . "
+    "hash".split()
 )
 
 
@@ -35,13 +35,9 @@ _STATE_BUILTINS: Final = _DECLARING | frozenset(
 class Context:
     """What a nested text shares with the text around it."""
 
-    report: Report
-    text: str
+    files: Files
     cwd: str
-    roots: tuple[str, ...]
     depth: int = 0
-    # Files that the text downloads, by absolute path.
-    downloads: set[str] = field(default_factory=set)
 
 
 class Judge:
@@ -49,14 +45,15 @@ class Judge:
 
     def __init__(self, context: Context, script: Script, outer: "Judge | None" = None) -> None:
         self.context = context
-        self.report = context.report
-        self.policy = context.report.policy
+        self.report = context.files.report
+        self.hit = self.report.hit
+        self.files = context.files
+        self.policy = self.report.policy
         self.script = script
         self.outer = outer
         self.values: Values = Values(script, outer.values.to_inherit() if outer else {})
-        self.folder: str | None = context.cwd
-        self.here = Folder(self.folder)
-        self.folders = Folders(self.folder, script)
+        self.here = Folder(context.cwd)
+        self.folders = Folders(context.cwd, script)
         self.functions = callable_functions(script)
         self.index = 0
 
@@ -75,19 +72,8 @@ class Judge:
         for index, command in enumerate(self.script.commands):
             self.index = index
             self.here = self.folders.of(command)
-            self.folder = self.here.path
             self.command(command)
             self.folders.follow(command, index, self.values)
-
-    def hit(
-        self, kind: str, word: Word, invocation: Invocation | None = None, subject: str = ""
-    ) -> None:
-        """Hold an effect against the rules."""
-        if not subject and self.report.span is None:
-            source = self.script.text[word.start : word.end]
-            # What the user wrote says more than a word with its expansions left out.
-            subject = source if "$" in source or "`" in source else ""
-        self.report.hit(kind, word, invocation, subject)
 
     # ── commands ──
 
@@ -128,7 +114,7 @@ class Judge:
             program = text
         else:
             known = frozenset(self.policy.rules_by_program)
-            name = named(text, self.folder, self.context.roots, known)
+            name = named(text, self.here.path, self.files.roots, known)
             lenient = lenient or ("runs-project" if name.from_package else "")
             if name.effect:
                 self.runs_file(Effect(name.effect, words[0]), None)
@@ -202,21 +188,14 @@ class Judge:
         meaning = meaning_of(name, value)
         if meaning is Meaning.RUNS and value is not None:
             self.text(value)
-        elif meaning is Meaning.PATHS and value is not None and self.all_inside(value):
+        elif meaning is Meaning.PATHS and value is not None and self.stays_inside(value):
             return
         elif meaning is not Meaning.HARMLESS:
             self.hit(meaning.value, word, subject=name)
 
-    def all_inside(self, value: Word) -> bool:
-        """Whether every directory of a search path is one of ours, or the path it extends."""
+    def stays_inside(self, value: Word) -> bool:
         shapes = [w.shape for words in self.values.variants((value,), self.index) for w in words]
-        return all(
-            shape is not None
-            and locate(literal_word(folder, 0, 0), self.folder, self.context.roots)
-            is Location.INSIDE
-            for shape in shapes
-            for folder in filter(None, (shape or "?").split(":"))
-        )
+        return self.files.all_inside(shapes, self.here)
 
     def redirect(self, redirect: Redirect, command: Command) -> None:
         if redirect.descriptor.startswith("{"):
@@ -227,11 +206,9 @@ class Judge:
         for words in self.values.variants((redirect.target,), self.index):
             for word in words:
                 if redirect.writes:
-                    self.written("writes", word, None, command)
-                elif word.shape is None and re.search(r"/dev/(?:tcp|udp)", self.context.text):
-                    self.hit("network-device", word)
+                    self.files.written("writes", word, None, self.sources(command), self.here)
                 else:
-                    self.read(word, None)
+                    self.files.read(word, None, self.here)
 
     # ── effects ──
 
@@ -239,10 +216,9 @@ class Judge:
         handler = _HANDLERS.get(effect.kind)
         if handler is not None:
             handler(self, effect, invocation, command)
-        elif effect.option is not None and self.report.span is None:
-            word = literal_word("", effect.option.start, effect.word.end)
-            subject = self.script.text[effect.option.start : effect.word.end]
-            self.hit(effect.kind, word, invocation, subject)
+        elif effect.option is not None:
+            both = literal_word(effect.word.shown, effect.option.start, effect.word.end)
+            self.hit(effect.kind, both, invocation, self.report.source(both))
         else:
             self.hit(effect.kind, effect.word, invocation)
 
@@ -279,7 +255,7 @@ class Judge:
         In another shell neither functions nor variables of this one are known.
         """
         if word.text is None:
-            kind = "download-run" if self.downloads_in(word) else "hidden-text"
+            kind = "download-run" if fetches(word, self.script) else "hidden-text"
             self.hit(kind, word, invocation)
             return
         if self.context.depth >= MAX_WRAPPERS:
@@ -298,55 +274,35 @@ class Judge:
         with self.report.pointing_at(word):
             inner = Judge(self.context, script, self if same_shell else None)
             # A trap runs wherever the shell is when it goes off.
-            folder = None if same_shell and self.values.moves else self.folder
+            folder = None if same_shell and self.values.moves else self.here.path
             inner.folders = Folders(folder, script)
             inner.judge()
         self.context.depth -= 1
 
     def runs_stdin(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """An interpreter that reads its program from standard input."""
+        given = standard_input(command, self.script)
         shell = effect.text == "sh"
-        for redirect in reversed(command.redirects):
-            if redirect.descriptor not in ("", "0"):
-                continue
-            if redirect.operator == "<&":
-                self.hit("runs-input", effect.word, invocation)
-                return
-            if redirect.body is not None:
-                self.runs_body(redirect.body, effect, invocation, command)
-                return
-            if redirect.operator == "<":
-                kind = "runs-file" if shell else "runs-code-file"
-                if any(p.kind is Expands.PROCESS for p in redirect.target.expansions()):
-                    kind = "runs-input"
-                self.runs_file(Effect(kind, redirect.target), invocation)
-                return
-        feeders = [self.script.commands[index] for index in command.feeders]
-        if not feeders and any(not c.words and c.redirects for c in self.script.commands):
+        if given.file is not None:
+            kind = given.effect or ("runs-file" if shell else "runs-code-file")
+            self.runs_file(Effect(kind, given.file), invocation)
+        elif given.effect in ("runs-input", "download-run"):
+            self.hit(given.effect, effect.word, invocation)
+        elif shell and (given.effect or not given.texts):
             self.hit("runs-input", effect.word, invocation)
-            return
-        body = _printed_body(feeders[0]) if len(feeders) == 1 else None
-        if body is not None:
-            self.runs_body(body, effect, invocation, command)
-            return
-        programs = {program_name(feeder) for feeder in feeders}
-        if programs & _DOWNLOADERS:
-            self.hit("download-run", effect.word, invocation)
-        elif shell or programs & _DECODERS:
-            self.hit("runs-input", effect.word, invocation)
-        elif len(feeders) == 1 and programs <= {"echo", "printf"}:
-            for word in feeders[0].words[1:]:
-                self.every_effect(code_effects(effect.text, word), invocation, command)
-
-    def runs_body(
-        self, body: Word, effect: Effect, invocation: Invocation, command: Command
-    ) -> None:
-        if effect.text == "sh":
-            self.text(body, invocation)
-        elif self.downloads_in(body):
-            self.hit("download-run", body, invocation)
         else:
-            self.every_effect(code_effects(effect.text, body), invocation, command)
+            for text in given.texts:
+                self.program_text(text, effect.text, invocation, command)
+
+    def program_text(
+        self, text: Word, language: str, invocation: Invocation, command: Command
+    ) -> None:
+        if language == "sh":
+            self.text(text, invocation)
+        elif fetches(text, self.script):
+            self.hit("download-run", text, invocation)
+        else:
+            self.every_effect(code_effects(language, text), invocation, command)
 
     def runs_code(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         language = effect.kind.removeprefix("code-")
@@ -357,21 +313,24 @@ class Judge:
         if effect.word.static in self.policy.programs:
             self.runs(effect, invocation, command)
 
+    def loads_outside(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+        if self.files.comes_from_outside(effect.word, self.here):
+            self.hit("loads", effect.word, invocation)
+
     def script_file(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         self.runs_file(effect, invocation)
 
     def runs_file(self, effect: Effect, invocation: Invocation | None) -> None:
         """A script or program file: one that this very text downloads is a download that is run."""
         word, kind = effect.word, effect.kind
-        fetched = absolute(word.prefix, self.folder or "/") in self.context.downloads
-        if fetched or self.downloads_in(word):
+        if self.files.is_download(word, self.here, self.script):
             kind = "download-run"
         elif kind == "runs-file" and any(p.kind is Expands.PROCESS for p in word.expansions()):
             kind = "hidden-text"
         self.hit(kind, word, invocation)
 
     def unclear(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        kind = "download-run" if self.downloads_in(effect.word) else effect.kind
+        kind = "download-run" if fetches(effect.word, self.script) else effect.kind
         self.hit(kind, effect.word, invocation)
 
     def program_runs(self, effect: Effect, invocation: Invocation, command: Command) -> None:
@@ -397,72 +356,18 @@ class Judge:
     def chdir(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """What follows in this command happens in another directory."""
         known = effect.word.text
-        self.folder = None if known is None else absolute(known, self.folder or "/")
-
-    # ── files ──
+        moved = None if known is None else absolute(known, self.here.path or "/")
+        self.here = Folder(moved)
 
     def path(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        if effect.kind == "reads":
-            self.read(effect.word, invocation)
-        elif effect.kind == "links":
-            at = absolute(effect.text, self.folder) if self.folder is not None else None
-            if locate(effect.word, at, self.context.roots) is Location.OUTSIDE:
-                self.hit("links-outside", effect.word, invocation)
-        else:
-            self.written(effect.kind, effect.word, invocation, command)
+        self.files.path(effect, invocation, self.sources(command), self.here)
 
-    def read(self, word: Word, invocation: Invocation | None) -> None:
-        if is_secret(word, self.folder):
-            self.hit("reads-secret", word, invocation)
-        elif locate(word, self.folder, self.context.roots) is Location.NETWORK:
-            self.hit("network-device", word, invocation)
-
-    def written(
-        self, kind: str, word: Word, invocation: Invocation | None, command: Command
-    ) -> None:
-        if len(word.parts) == 1 and any(p.kind is Expands.PROCESS for p in word.expansions()):
-            return
-        sources = (command, *(self.script.commands[index] for index in command.feeders))
-        if word.text and any(program_name(source) in _DOWNLOADERS for source in sources):
-            self.context.downloads.add(absolute(word.text, self.folder or "/"))
-        place = locate(word, self.folder, self.context.roots)
-        if place is Location.INSIDE and self.could_be_elsewhere(word):
-            place = Location.UNCLEAR
-        if place is Location.NETWORK:
-            self.hit("network-device", word, invocation)
-        elif place is not Location.INSIDE:
-            self.hit(f"{kind}-{place.value}", word, invocation)
-
-    def could_be_elsewhere(self, word: Word) -> bool:
-        """Whether a path that looks fine leads out if a `cd` fails or a value climbs up."""
-        if word.shape is None:
-            return ".." in self.context.text
-        if self.here.maybe is None or not (self.here.doubtful or ".." in word.shape):
-            return False
-        return locate(word, self.here.maybe, self.context.roots) is Location.OUTSIDE
+    def sources(self, command: Command) -> list[Command]:
+        return [command, *(self.script.commands[index] for index in command.feeders)]
 
     def downloads(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """A download under the name that its address ends with."""
-        self.context.downloads.add(absolute(effect.text, self.folder or "/"))
-
-    def downloads_in(self, word: Word) -> bool:
-        """Whether an expansion in `word` fetches something."""
-        return any(
-            program_name(self.script.commands[index]) in _DOWNLOADERS
-            for part in word.expansions()
-            for index in part.commands
-            if index < len(self.script.commands)
-        )
-
-
-def _printed_body(command: Command) -> Word | None:
-    """The heredoc that a bare `cat` passes on."""
-    bodies = [redirect.body for redirect in command.redirects if redirect.body is not None]
-    return (
-        bodies[-1]
-        if bodies and len(command.words) == 1 and program_name(command) == "cat"
-        else None
-    )
+        self.files.downloads.add(absolute(effect.text, self.here.path or "/"))
 
 
 _HANDLERS: Final = {
@@ -479,6 +384,7 @@ _HANDLERS: Final = {
     "runs-here": Judge.runs_here,
     "downloads": Judge.downloads,
     "runs-module": Judge.runs_module,
+    "loads-outside": Judge.loads_outside,
     **{f"code-{language}": Judge.runs_code for language in ("node", "python", "ruby", "php")},
     "reads": Judge.path,
     "writes": Judge.path,

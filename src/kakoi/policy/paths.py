@@ -37,7 +37,8 @@ _GIT_INTERNALS: Final = re.compile(
 _LONGEST_PATH: Final = 4096
 # What a glob may stand for: `cat /etc/shado?`.
 _KNOWN_SECRETS: Final = tuple(
-    "/etc/shadow /etc/passwd /etc/sudoers /etc/gshadow /home/user/.ssh/id_rsa /home/user/.ssh/id_ed25519 "
+    "/etc/shadow /etc/passwd /etc/sudoers /etc/gshadow /home/user/.ssh/id_rsa "
+    "/home/user/.ssh/id_ed25519 "
     "/home/user/.aws/credentials /home/user/.netrc /home/user/.git-credentials /home/user/.npmrc "
     "/proc/self/environ /root/.ssh/id_rsa".split()
 )

@@ -5,8 +5,8 @@ reader in `readers.py`. The outcome is a list of `Effect`s. Whether an effect is
 rules to say, not for this module.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
@@ -20,10 +20,21 @@ from kakoi.policy.words import Word, literal_word
 # The C loader reads the data about ten times faster; the pure one gives the same values.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_LISTS: Final = ("values", "optional", "flags", "stops")
+_LISTS: Final = ("values", "optional", "flags", "stops", "pattern_options")
 _EFFECTS: Final = ("value_effects", "flag_effects")
 _KEYS: Final = frozenset(
-    (*_LISTS, *_EFFECTS, "style", "operands", "skip", "strict", "reader", "subcommands", "like")
+    (
+        *_LISTS,
+        *_EFFECTS,
+        "style",
+        "operands",
+        "skip",
+        "strict",
+        "reader",
+        "subcommands",
+        "like",
+        "anywhere",
+    )
 )
 
 
@@ -63,6 +74,9 @@ class Invocation:
 
 
 PLAIN: Final = Spec()
+# Programs that take any unique beginning of a subcommand, and short names that stand for themselves.
+_ABBREVIATING: Final = frozenset("npm gem composer bundle".split())
+_SHORT_NAMES: Final = frozenset("i in it t un up r rm ls la ll c s ci run test why ping".split())
 
 
 def load_data(folder: str, *, only: str = "") -> dict[str, Any]:
@@ -74,7 +88,7 @@ def load_data(folder: str, *, only: str = "") -> dict[str, Any]:
     for file in sorted(resources.files("kakoi.policy").joinpath(folder).iterdir(), key=str):
         if not file.name.endswith(".yaml") or (only and file.name != f"{only}.yaml"):
             continue
-        data = yaml.load(file.read_text("utf-8"), Loader=_Loader) or {}  # noqa: S506 (a safe loader)
+        data = yaml.load(file.read_text("utf-8"), Loader=_Loader) or {}  # noqa: S506
         for key, value in data.items():
             if key in merged:
                 raise ConfigurationError(f"{folder}/{file.name}: {key!r} is there already")
@@ -97,7 +111,7 @@ def _spec(name: str, data: dict[str, Any], every: Mapping[str, Any]) -> Spec:
         data = {**(every[data["like"]] or {}), **{k: v for k, v in data.items() if k != "like"}}
     lists = {key: frozenset(str(data.get(key, "")).split()) for key in _LISTS}
     maps = {key: _spread(data.get(key) or {}) for key in _EFFECTS}
-    values = lists["values"] | frozenset(maps["value_effects"]) - lists["optional"]
+    values = (lists["values"] | frozenset(maps["value_effects"])) - lists["optional"]
     spelled = values | lists["optional"] | lists["flags"] | frozenset(maps["flag_effects"])
     return Spec(
         style=data.get("style", "gnu"),
@@ -109,7 +123,9 @@ def _spec(name: str, data: dict[str, Any], every: Mapping[str, Any]) -> Spec:
         operands=str(data.get("operands", "reads")),
         skip=int(data.get("skip", 0)),
         stops=lists["stops"],
+        pattern_options=lists["pattern_options"],
         strict=bool(data.get("strict", False)),
+        anywhere=bool(data.get("anywhere", True)),
         reader=str(data.get("reader", "")),
         subcommands={
             each: _spec(f"{name} {sub}", body or {}, every)
@@ -117,6 +133,9 @@ def _spec(name: str, data: dict[str, Any], every: Mapping[str, Any]) -> Spec:
             for each in str(sub).split()
         },
         spellings=frozenset(each for each in spelled if each.startswith("--")),
+        one_dash=tuple(
+            sorted((o for o in spelled if len(o) > 2 and o[1] != "-"), key=len, reverse=True)
+        ),
     )
 
 
@@ -130,20 +149,9 @@ def invoke(program: str, words: tuple[Word, ...], *, has_subcommands: bool = Fal
     `has_subcommands` says that the first operand names one even if the data knows none.
     """
     spec = specs().get(program, PLAIN)
-    rest = words[1:]
     if spec.subcommands:
-        before = read_arguments(_up_to_first_operand(spec), rest)
-        if before.operands:
-            sub = before.operands[0].static or ""
-            inner = spec.subcommands.get(sub, PLAIN)
-            after = read_arguments(inner, before.operands[1:])
-            both = Arguments(
-                before.options + after.options, after.operands, before.unsure + after.unsure
-            )
-            name = literal_word(f"{program} {sub}", words[0].start, before.operands[0].end)
-            return Invocation(program, sub or "…", _merged(spec, inner), both, words, name)
-        return Invocation(program, "", spec, before, words, words[0])
-    arguments = read_arguments(spec, rest)
+        return _with_subcommand(program, spec, words)
+    arguments = read_arguments(spec, words[1:])
     first = arguments.operands[0] if has_subcommands and arguments.operands else None
     if first is None:
         return Invocation(program, "", spec, arguments, words, words[0])
@@ -152,27 +160,45 @@ def invoke(program: str, words: tuple[Word, ...], *, has_subcommands: bool = Fal
     return Invocation(program, sub, spec, arguments, words, name)
 
 
-def _up_to_first_operand(spec: Spec) -> Spec:
-    return Spec(
-        style="posix",
-        values=spec.values,
-        optional=spec.optional,
-        flags=spec.flags,
-        value_effects=spec.value_effects,
-        flag_effects=spec.flag_effects,
-        spellings=spec.spellings,
+def _with_subcommand(program: str, spec: Spec, words: tuple[Word, ...]) -> Invocation:
+    before = read_arguments(replace(spec, style="posix"), words[1:])
+    if not before.operands:
+        return Invocation(program, "", spec, before, words, words[0])
+    sub = before.operands[0].static or "…"
+    if program in _ABBREVIATING and sub not in spec.subcommands and sub not in _SHORT_NAMES:
+        longer = [name for name in spec.subcommands if name.startswith(sub)]
+        sub = longer[0] if longer else sub
+    inner = spec.subcommands.get(sub)
+    if inner is None:
+        inner = replace(spec, operands="text", reader="") if spec.anywhere else PLAIN
+    elif spec.anywhere:
+        inner = _with_options_of(spec, inner)
+    after = read_arguments(inner, before.operands[1:])
+    both = Arguments(before.options + after.options, after.operands, before.unsure + after.unsure)
+    name = literal_word(f"{program} {sub}", words[0].start, before.operands[0].end)
+    # Effects of the options before the subcommand stay in force behind it.
+    inner = replace(
+        inner,
+        values=spec.values | inner.values,
+        flags=spec.flags | inner.flags,
+        optional=spec.optional | inner.optional,
+        value_effects={**spec.value_effects, **inner.value_effects},
+        flag_effects={**spec.flag_effects, **inner.flag_effects},
     )
+    return Invocation(program, sub, inner, both, words, name)
 
 
-def _merged(outer: Spec, inner: Spec) -> Spec:
-    return Spec(
-        style=inner.style,
-        values=outer.values | inner.values,
-        value_effects={**outer.value_effects, **inner.value_effects},
-        flag_effects={**outer.flag_effects, **inner.flag_effects},
-        operands=inner.operands,
-        skip=inner.skip,
-        stops=inner.stops,
-        strict=inner.strict,
-        reader=inner.reader,
+def _with_options_of(outer: Spec, inner: Spec) -> Spec:
+    """`inner`, with the long options that the program takes behind any subcommand."""
+    known = inner.values | inner.optional | inner.flags | inner.flag_effects.keys()
+
+    def new(options: Iterable[str]) -> frozenset[str]:
+        return frozenset(each for each in options if each[:2] == "--" and each not in known)
+
+    return replace(
+        inner,
+        values=inner.values | new(outer.values),
+        optional=inner.optional | new(outer.optional),
+        flags=inner.flags | new(outer.flags),
+        spellings=inner.spellings | new(outer.spellings),
     )

@@ -12,8 +12,9 @@ from kakoi.policy.words import Word
 class Report:
     """Collects findings. Within `pointing_at`, they all point at the word that holds the text."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, text: str) -> None:
         self.policy = policy
+        self.text = text
         self.findings: list[Finding] = []
         self.span: tuple[int, int] | None = None
 
@@ -37,8 +38,17 @@ class Report:
         reason, hint = (text.replace("{subject}", subject) for text in (rule.reason, rule.hint))
         self.find(rule.id, rule.verdict, word, subject, reason, hint)
 
-    def hit(self, kind: str, word: Word, invocation: Invocation | None, subject: str) -> None:
+    def source(self, word: Word) -> str:
+        """What the user wrote there; nothing inside a nested text, where positions mean another."""
+        return "" if self.span else self.text[word.start : word.end]
+
+    def hit(
+        self, kind: str, word: Word, invocation: Invocation | None = None, subject: str = ""
+    ) -> None:
         """Hold an effect against the rules."""
+        if not subject and word.text is None:
+            # What the user wrote says more than a word with its expansions left out.
+            subject = self.source(word)
         for rule in self.policy.rules_by_effect.get(kind, ()):
             if rule.catches(kind, invocation):
                 self.rule(rule, word, subject or word.shown)

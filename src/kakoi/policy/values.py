@@ -1,6 +1,6 @@
 """What the expansions of a script can become, where the script itself says so.
 
-`for f in *.txt; do mv "$f" out/; done` names its files, and `x=build; mkdir $x` its directory. A word
+`for f in *.txt; do mv "$f" out/; done` names its files, `x=build; mkdir $x` its directory. A word
 whose variables are set in plain sight is judged by every value they can have, including none at
 all where the assignment may not have happened. What comes from elsewhere (`read`, `$1`, a program's
 output) stays unknown, or has a known *shape* at best. When in doubt, it is unknown.
@@ -213,9 +213,9 @@ class Values:
         if operator in ("%", "%%") and part.operand is not None and value.text is not None:
             cut = without_suffix(value, part.operand, longest=operator == "%%")
             return [part] if cut is None else [Literal(cut, part.quoted)]
-        if operator == "##" and part.operand is not None and part.operand.text == "*/":
-            if value.text is not None:
-                return [Literal(value.text.rpartition("/")[2], part.quoted)]
+        basename = operator == "##" and part.operand is not None and part.operand.text == "*/"
+        if basename and value.text is not None:
+            return [Literal(value.text.rpartition("/")[2], part.quoted)]
         return [part]
 
     def _operand(self, part: Expansion, setting: Mapping[str, Word], depth: int) -> list[Part]:

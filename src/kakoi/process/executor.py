@@ -28,8 +28,9 @@ from kakoi.redact import redact
 from kakoi.results import Capture, Reason
 
 _DEFAULTS = SpawnOptions()
-# How long a keeper tries to end what does not want to die before it says so.
-_PATIENCE_MS = 5_000
+# How long a keeper tries to end what does not die before it says so. On a machine that is drowning
+# in processes, a killed one may wait for seconds until it is its turn to be gone.
+_PATIENCE_MS = 30_000
 
 
 class ProcessExecutor:
@@ -37,11 +38,11 @@ class ProcessExecutor:
 
     `base_env` is the environment that every program gets; `base_environment(os.environ)` is the
     harmless part of ours. Without it there is the system's usual PATH, HOME, USER and LANG.
-    `grace_s` is how long after a limit or a cancellation the keeper may stay silent (a program
-    may have stopped it) before its tree is ended from here.
+    `grace_s` is how long after a limit or a cancellation the keeper may stay silent before it is
+    given help from outside: its program may have stopped it.
     """
 
-    def __init__(self, *, base_env: Mapping[str, str] | None = None, grace_s: float = 10.0) -> None:
+    def __init__(self, *, base_env: Mapping[str, str] | None = None, grace_s: float = 2.0) -> None:
         self._base_env = dict(default_environment() if base_env is None else base_env)
         encode_env(self._base_env)
         self._grace_s = grace_s
@@ -115,7 +116,8 @@ def _failure(
     if record is not None and record.kind.startswith("no_"):
         return _never_started(name, options, record)
     survivors = record.survivors if record is not None else 0
-    if overdue or (record is not None and record.kind == "timed_out"):
+    kind = record.kind if record is not None else "second_lost"
+    if kind == "timed_out" or (kind == "second_lost" and overdue):
         ended = f"; {survivors} of its processes could not be ended" if survivors else ""
         return ExecutionTimeoutError(
             f"`{name}` ran longer than {options.timeout:g} ms{ended}",

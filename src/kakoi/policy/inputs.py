@@ -1,0 +1,52 @@
+"""What an interpreter reads on its standard input, as far as the text shows."""
+
+from dataclasses import dataclass
+
+from kakoi.policy.files import DOWNLOADERS
+from kakoi.policy.naming import program_name
+from kakoi.policy.script import Command, Script
+from kakoi.policy.words import Expands, Word
+
+_DECODERS = frozenset("base64 base32 xxd openssl gpg uudecode".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Texts that are in plain sight, a file, or an effect that says why neither is known."""
+
+    texts: tuple[Word, ...] = ()
+    file: Word | None = None
+    effect: str = ""
+
+
+def standard_input(command: Command, script: Script) -> Input:
+    """The program that `command` reads: from a heredoc, a file, or the commands that feed it."""
+    for redirect in reversed(command.redirects):
+        if redirect.descriptor not in ("", "0"):
+            continue
+        if redirect.body is not None:
+            return Input((redirect.body,))
+        processed = any(p.kind is Expands.PROCESS for p in redirect.target.expansions())
+        if redirect.operator == "<&" or processed:
+            return Input(file=redirect.target if processed else None, effect="runs-input")
+        if redirect.operator == "<":
+            return Input(file=redirect.target)
+    feeders = [script.commands[index] for index in command.feeders]
+    if not feeders:
+        # A redirect of the whole group feeds it as well.
+        fed = any(not other.words and other.redirects for other in script.commands)
+        return Input(effect="runs-input" if fed else "")
+    return _fed_by(feeders)
+
+
+def _fed_by(feeders: list[Command]) -> Input:
+    programs = {program_name(feeder) for feeder in feeders}
+    if programs & DOWNLOADERS:
+        return Input(effect="download-run")
+    if len(feeders) == 1 and programs == {"cat"} and len(feeders[0].words) == 1:
+        bodies = [redirect.body for redirect in feeders[0].redirects if redirect.body is not None]
+        if bodies:
+            return Input((bodies[-1],))
+    if len(feeders) == 1 and programs <= {"echo", "printf"}:
+        return Input(feeders[0].words[1:], effect="fed-words")
+    return Input(effect="runs-input" if programs & _DECODERS else "fed-file")
