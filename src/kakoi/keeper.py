@@ -1,28 +1,24 @@
 """The program that stands above one command and ends everything below it.
 
     python3 -I -S keeper.py LINE        keep the command that is asked for on descriptor LINE
-    python3 -I -S keeper.py end PID     end the command of keeper PID, which no longer answers
+    python3 -I -S keeper.py end PID     help keeper PID, which does not answer, to end its command
 
 Standard library only, Python >= 3.8, no import of kakoi: it is started by its path.
 
     our process ──line── guard ──report── second ── the command ── whatever it starts
 
-The guard and its second are *child subreapers*: an orphan below them becomes their child, not
-init's. The second starts the command with our standard streams and waits for it. The guard
-watches the line, the clock and the second. When the command exits, the time is up, the line ends
-(we cancel, or we are dead) or the second is killed, the guard stops and kills everything below
-itself until it has no child left; then it writes one record on the line and exits.
-Two of them, because a command may kill its parent: the orphans then still have the guard.
+Guard and second are *child subreapers*: an orphan below them becomes their child, not init's. The
+second starts the command on our standard streams and waits for it. The guard watches the line, the
+clock and the second. When the command exits, the time is up, the line ends (we cancel, or we are
+dead) or the second is killed, the guard kills everything below itself until it has no child left;
+then it writes one record on the line and exits. Two of them: a command may kill its parent.
 
-The request on the line is a length of ten digits and that many bytes: fields joined by NUL,
-namely the timeout in ms (0: none), how long the end may take in ms, the working directory (empty:
-ours), the number of arguments, the arguments, and NAME=VALUE for each variable.
-The record is one line, `kind number duration_ms cpu_ms max_rss_kib ended survivors`:
-
-    exited CODE, signalled SIGNAL, timed_out 0, cancelled 0, second_lost 0
-    no_cwd, no_program, no_start, no_keeper ERRNO    nothing was started
-
-`ended` counts the processes that had to be killed, `survivors` those that could not be.
+The request is a length in ten digits and that many bytes: fields joined by NUL, namely the timeout
+in ms (0: none), how long the end may take in ms, the working directory (empty: ours), the number of
+arguments, the arguments, and NAME=VALUE for each variable. The record is one line, `kind number
+duration_ms cpu_ms max_rss_kib ended survivors`: of `kind number`, nothing was started if it is
+no_cwd, no_program, no_start or no_keeper ERRNO; else it is exited CODE, signalled SIGNAL,
+timed_out 0, cancelled 0 or second_lost 0. `ended` counts those who had to be killed, `survivors` those who live.
 """
 
 from __future__ import annotations
@@ -211,7 +207,8 @@ def watch(line: int, report: int, timeout_s: float) -> bytes:
     """What the second reports (nothing if it was killed), or that it is time to end it all."""
     poll = select.poll()
     # Our process too: a child that it forked may hold the line open longer than it lives.
-    for fd in {report, line, open_pidfd(os.getppid())} - {None}:
+    parent = open_pidfd(os.getppid())
+    for fd in (report, line) if parent is None else (report, line, parent):
         poll.register(fd, select.POLLIN)
     started = time.monotonic()
     spent_ms = 0.0

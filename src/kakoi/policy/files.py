@@ -76,14 +76,17 @@ class Files:
         """Whether every directory of a search path is one of ours."""
         return all(
             shape is not None
-            and locate(literal_word(folder, 0, 0), at.path, self.roots) is Location.INSIDE
+            and (
+                not re.search(r"^[/~]|\.\.", folder)
+                or locate(literal_word(folder, 0, 0), at.path, self.roots) is Location.INSIDE
+            )
             for shape in shapes
             for folder in filter(None, (shape or "?").split(":"))
         )
 
     def comes_from_outside(self, word: Word, at: Folder) -> bool:
         """Whether code or settings at `word` are not the project's own."""
-        address = re.match(r"[A-Za-z][\w+.-]*:", word.prefix)
+        address = re.match(r"[A-Za-z][\w+.-]*://|data:|npm:|git\+", word.prefix)
         return bool(address) or locate(word, at.path, self.roots) is Location.OUTSIDE
 
     def is_download(self, word: Word, at: Folder, script: Script) -> bool:

@@ -19,7 +19,7 @@ from kakoi.policy.shell_readers import ASSIGNED, placeholder
 from kakoi.policy.syntax import parse
 from kakoi.policy.values import Values
 from kakoi.policy.variables import Meaning, meaning_of
-from kakoi.policy.words import Expands, Word, literal_word
+from kakoi.policy.words import Expands, Expansion, Word, literal_word, make_word
 
 MAX_WRAPPERS: Final = 8
 _DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
@@ -188,13 +188,16 @@ class Judge:
         meaning = meaning_of(name, value)
         if meaning is Meaning.RUNS and value is not None:
             self.text(value)
-        elif meaning is Meaning.PATHS and value is not None and self.stays_inside(value):
+        elif meaning is Meaning.PATHS and value is not None and self.stays_inside(name, value):
             return
         elif meaning is not Meaning.HARMLESS:
             self.hit(meaning.value, word, subject=name)
 
-    def stays_inside(self, value: Word) -> bool:
-        shapes = [w.shape for words in self.values.variants((value,), self.index) for w in words]
+    def stays_inside(self, name: str, value: Word) -> bool:
+        """Whether a search path holds only directories of ours, and what it was before."""
+        parts = (p for p in value.parts if not (isinstance(p, Expansion) and p.name == name))
+        own = make_word(tuple(parts), value.start, value.end)
+        shapes = [w.shape for words in self.values.variants((own,), self.index) for w in words]
         return self.files.all_inside(shapes, self.here)
 
     def redirect(self, redirect: Redirect, command: Command) -> None:

@@ -26,6 +26,7 @@ _PLAIN_WORD: Final = re.compile(
     r"|--(?:tags|always|long|abbrev-ref|verify|show-toplevel|show-current|count|exact-match|quiet|utc"
     r"|iso-8601|all|octopus|cflags|libs|no-merges|reverse)"
 )
+_PLAIN_REF: Final = re.compile(r"--|[\w][\w./@^~-]*(?<!\.\.)")
 _PLAIN_GIT: Final = frozenset(
     "rev-parse merge-base describe rev-list symbolic-ref branch log".split()
 )
@@ -96,7 +97,8 @@ def _printed_by_git(words: Sequence[Word]) -> str | None:
     sub = next((text for text in texts if not text.startswith("-")), "")
     if sub in _PATH_GIT and not any("format" in text for text in texts):
         return PATH_BELOW
-    if sub not in _PLAIN_GIT or not _plain(words):
+    refs = [word for word in words if not _PLAIN_REF.fullmatch(word.static or " ")]
+    if sub not in _PLAIN_GIT or not _plain(refs):
         return None
     if sub == "log" and not any(re.search(r"=(?:format:)?%[hH]$", text) for text in texts):
         return None

@@ -74,7 +74,7 @@ class Invocation:
 
 
 PLAIN: Final = Spec()
-# Programs that take any unique beginning of a subcommand, and short names that stand for themselves.
+# Programs that take any beginning of a subcommand, and short names that stand for themselves.
 _ABBREVIATING: Final = frozenset("npm gem composer bundle".split())
 _SHORT_NAMES: Final = frozenset("i in it t un up r rm ls la ll c s ci run test why ping".split())
 

@@ -313,7 +313,7 @@ def read_source(invocation: Invocation) -> list[Effect]:
     return [
         Effect("sources-file", word)
         for word in invocation.arguments.operands[:1]
-        if not re.fullmatch(r"(?:[\w.-]+/)*bin/activate", word.static or "")
+        if not re.fullmatch(r"/?(?:[\w.-]+/)*bin/activate", word.static or "")
     ]
 
 

@@ -22,7 +22,7 @@ def script_of(text: str, tree: Node) -> Script:
     _statements(walk, tree.get("Stmts") or ())
     if walk.arithmetic:
         walk.traps.extend(
-            Trap(what, *span, effect="arithmetic-text") for what, *span in walk.hidden
+            Trap(what, start, end, effect="arithmetic-text") for what, start, end in walk.hidden
         )
     return Script(
         text,

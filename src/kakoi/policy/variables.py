@@ -54,6 +54,8 @@ _HARMLESS_VALUES: Final[Mapping[str, re.Pattern[str]]] = {
 
 # Lists of directories, and single ones: fine inside the workspace.
 _SEARCHED: Final = frozenset("PYTHONPATH CLASSPATH TMPDIR TMP TEMP BUNDLE_GEMFILE".split())
+# What `HOME="$HOME"` looks like once its value is filled in.
+_ITS_OWN: Final = {"HOME": "/home/user"}
 # Assigning to these evaluates the text as arithmetic.
 _INTEGERS: Final = frozenset("RANDOM SECONDS OPTIND HISTCMD LINENO BASHPID EPOCHSECONDS".split())
 
@@ -84,7 +86,8 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
     """What `NAME=value` changes; `value` is None when it is unset or unknown."""
     text = "" if value is None else value.static
     shown = text if text is not None else "\0"
-    if value is not None and [part.name for part in value.expansions()] == [name] == _only(value):
+    own = _only(value) if value is not None else None
+    if own and own in (name, _ITS_OWN.get(name)):
         return Meaning.HARMLESS
     if name in _INTEGERS:
         return Meaning.HARMLESS if shown.isdigit() else Meaning.ASK
@@ -101,10 +104,10 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
     return Meaning.HARMLESS
 
 
-def _only(value: Word) -> list[str]:
-    """The name of the variable that the value is, whole."""
+def _only(value: Word) -> str | None:
+    """The variable that the value is, whole, or the shape that stands for it."""
     part = value.parts[0] if len(value.parts) == 1 else None
-    return [part.name] if isinstance(part, Expansion) and not part.operator else []
+    return part.name if isinstance(part, Expansion) and not part.operator else None
 
 
 def _harmless(name: str, shown: str) -> bool:
