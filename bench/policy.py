@@ -17,7 +17,8 @@ from kakoi.policy.decide import _decide, decide
 from kakoi.policy.guards import guard
 from kakoi.policy.plain import plain_script
 from kakoi.policy.profiles import load_policy
-from kakoi.policy.syntax import parse, parser_path
+from kakoi.policy.rules import Policy
+from kakoi.policy.syntax import parser_path
 from kakoi.process import run_filter
 from tests.policy.corpus.hostile_generated import generate
 
@@ -40,6 +41,10 @@ def per_second(work: Callable[[], object], count: int) -> float:
     return count / (time.perf_counter() - start)
 
 
+def cold_ms(policy: Policy, command: str) -> float:
+    return p50_ms(lambda: _decide(policy, command, CWD), 3)
+
+
 def row(what: str, value: str, note: str = "") -> None:
     print(f"{what:<58} {value:>12}  {note}")
 
@@ -47,7 +52,10 @@ def row(what: str, value: str, note: str = "") -> None:
 def main() -> None:
     start = time.perf_counter()
     policy = load_policy()
-    row("load the default policy, examples checked", f"{(time.perf_counter() - start) * 1000:.0f} ms")
+    row(
+        "load the default policy, examples checked",
+        f"{(time.perf_counter() - start) * 1000:.0f} ms",
+    )
     lines = (CORPUS / "everyday.jsonl").read_text("utf-8").splitlines()
     commands = [json.loads(line)["command"] for line in lines]
     plain = [c for c in commands if guard(c) is None and plain_script(c) is not None]
@@ -60,17 +68,28 @@ def main() -> None:
     shfmt = p50_ms(lambda: run_filter(argv, text, timeout_s=2, max_output_bytes=1 << 20))
     row("subprocess.run(['true']), p50", f"{true:.2f} ms", "= 1.0")
     row("bare shfmt, p50", f"{shfmt / true:.2f} x")
-    for name, sample in (("plain", plain), ("all other", other)):
-        each = statistics.median(p50_ms(lambda c=c: _decide(policy, c, CWD), 3) for c in sample)  # type: ignore[misc]
-        row(f"decide, cold, {name} everyday lines, p50", f"{each / true:.2f} x", f"{each / shfmt:.2f} x shfmt")
-    row("decisions/s, cold, plain lines", f"{per_second(lambda: [_decide(policy, c, CWD) for c in plain], len(plain)):,.0f}")
-    row("decisions/s, cold, all lines", f"{per_second(lambda: [_decide(policy, c, CWD) for c in commands], len(commands)):,.0f}")
+    for name, sample in {"plain": plain, "all other": other}.items():
+        each = statistics.median(cold_ms(policy, command) for command in sample)
+        row(
+            f"decide, cold, {name} everyday lines, p50",
+            f"{each / true:.2f} x",
+            f"{each / shfmt:.2f} x shfmt",
+        )
+    row(
+        "decisions/s, cold, plain lines",
+        f"{per_second(lambda: [_decide(policy, c, CWD) for c in plain], len(plain)):,.0f}",
+    )
+    row(
+        "decisions/s, cold, all lines",
+        f"{per_second(lambda: [_decide(policy, c, CWD) for c in commands], len(commands)):,.0f}",
+    )
     for command in commands:
         decide(policy, command, cwd=CWD)
-    warm = per_second(lambda: [decide(policy, c, cwd=CWD) for _ in range(50) for c in commands], 50 * len(commands))
+    warm = per_second(
+        lambda: [decide(policy, c, cwd=CWD) for _ in range(50) for c in commands],
+        50 * len(commands),
+    )
     row("decisions/s, warm", f"{warm:,.0f}")
-    row("parse only, other lines, p50", f"{statistics.median(p50_ms(lambda c=c: parse(c), 3) for c in other) / shfmt:.2f} x shfmt")  # type: ignore[misc]
-
     print("\nthe worst of the hostile inputs")
     worst = []
     for topic, command in generate():

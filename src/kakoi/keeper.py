@@ -15,10 +15,14 @@ then it writes one record on the line and exits. Two of them: a command may kill
 
 The request is a length in ten digits and that many bytes: fields joined by NUL, namely the timeout
 in ms (0: none), how long the end may take in ms, the working directory (empty: ours), the number of
-arguments, the arguments, and NAME=VALUE for each variable. The record is one line, `kind number
-duration_ms cpu_ms max_rss_kib ended survivors`: of `kind number`, nothing was started if it is
-no_cwd, no_program, no_start or no_keeper ERRNO; else it is exited CODE, signalled SIGNAL,
-timed_out 0, cancelled 0 or second_lost 0. `ended` counts those who had to be killed, `survivors` those who live.
+arguments, the arguments, and NAME=VALUE for each variable.
+The record is one line, `kind number duration_ms cpu_ms max_rss_kib ended survivors`. It begins with
+
+    exited CODE, signalled SIGNAL, timed_out 0, cancelled 0, second_lost 0, or
+    no_cwd, no_program, no_start, no_keeper ERRNO: nothing was started
+
+`ended` counts the processes that had to be killed, `survivors` those that could not be. CPU time
+and memory are those of everything that was reaped below the guard, the second included.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ import _signal as signal  # type: ignore[import-not-found]
 import ctypes
 import errno
 import os
+import resource
 import select
 import sys
 import time
@@ -53,20 +58,6 @@ class Request:
         arguments_end = 4 + int(fields[3])
         self.argv = fields[4:arguments_end]
         self.env = dict(entry.split(b"=", 1) for entry in fields[arguments_end:])
-
-
-class Tally:
-    """What the reaped processes used, and which had to be killed."""
-
-    def __init__(self) -> None:
-        self.cpu_s = 0.0
-        self.max_rss_kib = 0
-        self.ended: set[int] = set()
-        self.survivors = 0
-
-    def add(self, cpu_s: float, max_rss_kib: int) -> None:
-        self.cpu_s += cpu_s
-        self.max_rss_kib = max(self.max_rss_kib, max_rss_kib)
 
 
 class Process:
@@ -122,7 +113,7 @@ def keep(line: int) -> None:
         report, report_end = os.pipe()
         second = os.fork()
     except OSError as error:
-        return answer(line, b"no_keeper", error.errno or 0, 0, Tally())
+        return answer(line, b"no_keeper %d 0" % (error.errno or 0))
     if second == 0:
         os.close(line)
         run_command(request, report_end)
@@ -156,13 +147,11 @@ def run_command(request: Request, report: int) -> None:
             program, request.argv, request.env, setsid=True, setsigmask=[], setsigdef=signals
         )
     except OSError as error:
-        os.write(report, b"%s %d 0 0 0" % (failing, error.errno or 0))
+        os.write(report, b"%s %d 0" % (failing, error.errno or 0))
         os._exit(0)
     leave_streams()
-    tally = Tally()
-    ending = wait_for(command, tally)
-    spent = ((time.monotonic() - started) * 1000, tally.cpu_s * 1000, tally.max_rss_kib)
-    os.write(report, b"%s %d %d %d %d" % (*ending, *spent))
+    ending = wait_for(command)
+    os.write(report, b"%s %d %d" % (*ending, (time.monotonic() - started) * 1000))
     os._exit(0)
 
 
@@ -180,27 +169,22 @@ def find_program(name: bytes, path: bytes) -> bytes:
     raise OSError(found, os.strerror(found))
 
 
-def wait_for(command: int, tally: Tally) -> tuple[bytes, int]:
+def wait_for(command: int) -> tuple[bytes, int]:
     """Reap whatever ends, orphans too, until the command does; say how it did."""
-    pid = 0
+    pid, status = os.wait()
     while pid != command:
-        pid, status, usage = os.wait4(-1, 0)
-        tally.add(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+        pid, status = os.wait()
     if os.WIFSIGNALED(status):
         return b"signalled", os.WTERMSIG(status)
     return b"exited", os.WEXITSTATUS(status)
 
 
 def guard(request: Request, line: int, report: int, second: int) -> None:
-    tally = Tally()
     try:
-        said = watch(line, report, request.timeout_s) or b"second_lost 0 0 0 0"
+        said = watch(line, report, request.timeout_s) or b"second_lost 0 0"
     finally:
-        end_below_us(second, tally, request.patience_s)
-    kind, *numbers = said.split()
-    number, duration_ms, cpu_ms, max_rss_kib = map(int, numbers)
-    tally.add(cpu_ms / 1000, max_rss_kib)
-    answer(line, kind, number, duration_ms, tally)
+        ended, survivors = end_below_us(request.patience_s)
+    answer(line, said, len(ended - {second}), survivors)
 
 
 def watch(line: int, report: int, timeout_s: float) -> bytes:
@@ -221,34 +205,38 @@ def watch(line: int, report: int, timeout_s: float) -> bytes:
             signal.sigtimedwait([signal.SIGCHLD], 0.02)
             return os.read(report, 4096)
         if ready:
-            return b"cancelled 0 %d 0 0" % spent_ms
+            return b"cancelled 0 %d" % spent_ms
         if left_ms <= 0:
-            return b"timed_out 0 %d 0 0" % spent_ms
+            return b"timed_out 0 %d" % spent_ms
 
 
-def answer(line: int, kind: bytes, number: int, duration_ms: int, tally: Tally) -> None:
-    used = (tally.cpu_s * 1000, tally.max_rss_kib, len(tally.ended), tally.survivors)
-    os.write(line, b"%s %d %d %d %d %d %d\n" % (kind, number, duration_ms, *used))
+def answer(line: int, said: bytes, ended: int = 0, survivors: int = 0) -> None:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_ms = (usage.ru_utime + usage.ru_stime) * 1000
+    os.write(line, b"%s %d %d %d %d\n" % (said, cpu_ms, usage.ru_maxrss, ended, survivors))
 
 
-def end_below_us(second: int, tally: Tally, patience_s: float) -> None:
-    """Kill and reap until we have no child: every orphan below becomes our child."""
+def end_below_us(patience_s: float) -> tuple[set[int], int]:
+    """Kill and reap until we have no child: every orphan below becomes our child.
+
+    Returns who was killed, and how many are alive even so after `patience_s`.
+    """
     give_up = time.monotonic() + patience_s
     pause_s = 0.001
-    while not reap(second, tally):
+    ended: set[int] = set()
+    while not reap():
         alive = kill_children()
-        if alive <= tally.ended:
+        if alive <= ended:
             # Nothing new has come up to us: go down and look what does not.
             alive |= kill_below(os.getpid())
-        tally.ended |= alive
-        if reap(second, tally):
+        ended |= alive
+        if reap():
             break
         if time.monotonic() > give_up:
-            tally.survivors = sum(process.alive for process in below(os.getpid()))
-            break
+            return ended, sum(process.alive for process in below(os.getpid()))
         signal.sigtimedwait([signal.SIGCHLD], pause_s)
         pause_s = min(pause_s * 2, 0.05)
-    tally.ended.discard(second)
+    return ended, 0
 
 
 def kill_children() -> set[int]:
@@ -268,17 +256,14 @@ def kill_children() -> set[int]:
     return alive
 
 
-def reap(second: int, tally: Tally) -> bool:
+def reap() -> bool:
     """Take in what has ended; True if no child is left."""
-    while True:
-        try:
-            pid, _, usage = os.wait4(-1, os.WNOHANG)
-        except ChildProcessError:
-            return True
-        if pid == 0:
-            return False
-        if pid != second:
-            tally.add(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 def end_from_outside(pid: int) -> None:

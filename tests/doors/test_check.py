@@ -45,7 +45,7 @@ def test_the_underline_fits_wide_characters_and_long_lines() -> None:
     _, out, _ = kakoi("check", "echo '日本語' && sudo id")
     assert "  | " + " " * 17 + "^^^^" in out.splitlines()
     _, out, _ = kakoi("check", "echo " + "x" * 500 + " && sudo id && echo " + "y" * 500)
-    number, text, marks = out.splitlines()[1:4]
+    _, text, marks = out.splitlines()[1:4]
     assert len(text) < 120
     assert text[marks.index("^") :].startswith("sudo")
 
@@ -84,7 +84,16 @@ def test_jsonl_answers_each_line_in_order_and_goes_on_after_a_bad_one() -> None:
              b'{"command": "echo \\ud800"}', b'{"command": "git push"}', b'{"command": ""}']  # fmt: skip
     status, out, _ = kakoi("check", "--jsonl", stdin=b"\n".join(lines))
     answers = [json.loads(line) for line in out.splitlines()]
-    assert [a["verdict"] for a in answers] == ["allow", "deny", "deny", "deny", "deny", "deny", "ask", "deny"]
+    assert [a["verdict"] for a in answers] == [
+        "allow",
+        "deny",
+        "deny",
+        "deny",
+        "deny",
+        "deny",
+        "ask",
+        "deny",
+    ]
     assert [a["line"] for a in answers] == list(range(1, 9))
     assert all(isinstance(a["reasons"], list) for a in answers)
     assert status == 2
@@ -98,7 +107,13 @@ def test_profiles_differ() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["check"], ["check", "--frob"], ["check", "--profile", "x", "ls"], ["chek", "ls"], ["check", "--jsonl", "ls"]],
+    [
+        ["check"],
+        ["check", "--frob"],
+        ["check", "--profile", "x", "ls"],
+        ["chek", "ls"],
+        ["check", "--jsonl", "ls"],
+    ],
 )
 def test_wrong_usage_is_status_two_with_a_message(arguments: list[str]) -> None:
     status, out, err = kakoi(*arguments)

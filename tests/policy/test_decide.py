@@ -28,7 +28,8 @@ def verdict(command: str, profile: str = "coding-agent") -> str:
 
 @pytest.mark.requirement("A-064")
 @pytest.mark.parametrize(
-    "command", ["git push", "git commit -m x", "git checkout x", "git -c alias.x='!sh' x", "git frob"]
+    "command",
+    ["git push", "git commit -m x", "git checkout x", "git -c alias.x='!sh' x", "git frob"],
 )
 def test_git_beyond_reading_does_not_just_run(command: str) -> None:
     assert verdict(command) != "allow"
@@ -80,13 +81,17 @@ def test_removing_named_files_is_allowed(arguments: str) -> None:
 
 
 @pytest.mark.requirement("A-069")
-@pytest.mark.parametrize("mode", ["777", "0777", "a+rwx", "o+w", "ugo+rwx", "666", "u+s", "4755", "g+s,o+w", "-R 777"])
+@pytest.mark.parametrize(
+    "mode", ["777", "0777", "a+rwx", "o+w", "ugo+rwx", "666", "u+s", "4755", "g+s,o+w", "-R 777"]
+)
 def test_modes_that_let_everybody_write_are_refused(mode: str) -> None:
     assert verdict(f"chmod {mode} f") == "deny"
 
 
 @pytest.mark.requirement("A-069")
-@pytest.mark.parametrize("mode", ["+x", "755", "644", "u+w", "a+x", "go-w", "-x", "u=rwx,go=rx", "-R 755", "0600"])
+@pytest.mark.parametrize(
+    "mode", ["+x", "755", "644", "u+w", "a+x", "go-w", "-x", "u=rwx,go=rx", "-R 755", "0600"]
+)
 def test_ordinary_modes_are_allowed(mode: str) -> None:
     assert verdict(f"chmod {mode} f") == "allow"
 
@@ -103,14 +108,27 @@ def test_curl_sends_nothing(options: str) -> None:
 
 @pytest.mark.requirement("A-070")
 @pytest.mark.parametrize(
-    "options", ["-s", "-I", "-sSL", "-X GET", "-o out.json", "-w '%{http_code}'", "-H 'Accept: x'", "-sSfL -o /dev/null"]
+    "options",
+    [
+        "-s",
+        "-I",
+        "-sSL",
+        "-X GET",
+        "-o out.json",
+        "-w '%{http_code}'",
+        "-H 'Accept: x'",
+        "-sSfL -o /dev/null",
+    ],
 )
 def test_curl_reads(options: str) -> None:
     assert verdict(f"curl {options} https://example.org") == "allow"
 
 
 @pytest.mark.requirement("A-071")
-@pytest.mark.parametrize("options", ["-i s/a/b/ f", "-i.bak s/a/b/ f", "-ni p f", "--in-place p f", "--in-pl p f", "-Ei p f"])
+@pytest.mark.parametrize(
+    "options",
+    ["-i s/a/b/ f", "-i.bak s/a/b/ f", "-ni p f", "--in-place p f", "--in-pl p f", "-Ei p f"],
+)
 def test_sed_does_not_edit_in_place(options: str) -> None:
     assert verdict(f"sed {options}") == "deny"
 
@@ -149,7 +167,9 @@ def test_a_relative_write_is_held_against_the_directory_it_happens_in() -> None:
 
 
 @pytest.mark.requirement("C-010", "C-011", "C-012")
-@pytest.mark.parametrize(("command", "pattern"), [("echo `date`", "`"), ("echo $(date)", "$("), ("echo '$('", "$(")])
+@pytest.mark.parametrize(
+    ("command", "pattern"), [("echo `date`", "`"), ("echo $(date)", "$("), ("echo '$('", "$(")]
+)
 def test_the_literal_patterns_of_spec_c_are_refused_first(command: str, pattern: str) -> None:
     decision = judged(command, "bash-executor")
     error = decision.error()
@@ -158,7 +178,9 @@ def test_the_literal_patterns_of_spec_c_are_refused_first(command: str, pattern:
 
 
 @pytest.mark.requirement("C-013")
-@pytest.mark.parametrize("command", ["ls | sudo id", "ls && sudo id", "ls || sudo id", "ls; sudo id", "ls\nsudo id"])
+@pytest.mark.parametrize(
+    "command", ["ls | sudo id", "ls && sudo id", "ls || sudo id", "ls; sudo id", "ls\nsudo id"]
+)
 def test_every_command_of_a_list_is_checked(command: str) -> None:
     assert verdict(command, "bash-executor") == "deny"
 
@@ -171,7 +193,9 @@ def test_a_command_that_is_not_listed_has_its_own_error() -> None:
 
 
 @pytest.mark.requirement("C-015")
-@pytest.mark.parametrize("command", ['grep "a|b" f', "ls 2>&1", "echo 'a && b'", "grep -E '(x|y);' f"])
+@pytest.mark.parametrize(
+    "command", ['grep "a|b" f', "ls 2>&1", "echo 'a && b'", "grep -E '(x|y);' f"]
+)
 def test_separators_inside_quotes_do_not_separate(command: str) -> None:
     assert verdict(command, "bash-executor") == "allow"
 

@@ -57,7 +57,9 @@ def test_maven_goes_by_both_names(command: str) -> None:
 
 @pytest.mark.requirement("A-076")
 def test_additions_and_removals_change_the_default_list() -> None:
-    lists = AllowedCommands(additional=("custom-build-tool", "terraform plan"), exclude=("curl", "wget"))
+    lists = AllowedCommands(
+        additional=("custom-build-tool", "terraform plan"), exclude=("curl", "wget")
+    )
     policy = load_policy(allowed=lists)
     assert decide(policy, "custom-build-tool --fast").allowed
     assert decide(policy, "terraform plan").allowed
@@ -72,7 +74,9 @@ def test_additions_and_removals_change_the_default_list() -> None:
 
 @pytest.mark.requirement("A-077")
 def test_a_custom_list_is_the_whole_list() -> None:
-    lists = AllowedCommands(use_default=False, custom_list=("npm", "python", "grep"), additional=("ls",))
+    lists = AllowedCommands(
+        use_default=False, custom_list=("npm", "python", "grep"), additional=("ls",)
+    )
     policy = load_policy(allowed=lists)
     for command in ("npm test", "python x.py", "grep -rn x ."):
         assert decide(policy, command).allowed
@@ -147,7 +151,10 @@ def test_a_rule_can_be_about_a_flag_in_any_spelling() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({"id": "a", "verdict": "deny", "reason": "r", "comands": ["x"]}, "did you mean 'commands'"),
+        (
+            {"id": "a", "verdict": "deny", "reason": "r", "comands": ["x"]},
+            "did you mean 'commands'",
+        ),
         ({"id": "a", "verdict": "denny", "reason": "r"}, "did you mean 'deny'"),
         ({"id": "a", "verdict": "deny"}, "'reason' is missing"),
         ({"verdict": "deny", "reason": "r"}, "'id' is missing"),

@@ -101,6 +101,8 @@ def node(**fields: object) -> dict[str, object]:
         (node(Type="CallExpr", Args=[], Surprise=[node()]), "CallExpr.Surprise"),
     ],
 )
-def test_an_unknown_node_or_field_is_refused_by_name(command: dict[str, object], named: str) -> None:
+def test_an_unknown_node_or_field_is_refused_by_name(
+    command: dict[str, object], named: str
+) -> None:
     with pytest.raises(UnknownConstruct, match=named):
         script_of("x", node(Stmts=[node(Cmd=command)]))

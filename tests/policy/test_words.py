@@ -70,4 +70,4 @@ def test_ansi_c_quoting_is_decoded_as_bash_does(raw: str, text: str) -> None:
 @given(st.text(max_size=40))
 def test_decoding_never_raises(text: str) -> None:
     assert isinstance(ansi_c_text(text), str)
-    assert brace_words(make_word(tuple(unquoted_parts(text)), 0, len(text)))is not None
+    assert brace_words(make_word(tuple(unquoted_parts(text)), 0, len(text))) is not None

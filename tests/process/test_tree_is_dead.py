@@ -83,11 +83,15 @@ async def test_a_cancellation_from_a_deadline_of_the_caller_ends_everything(
     executor: ProcessExecutor, witness: Witness
 ) -> None:
     program, *args = tree_argv("daemons", witness.pipe, then="stay()")
-    with pytest.raises(TimeoutError):
+
+    async def spawn_until_grown() -> None:
         async with asyncio.timeout(None) as deadline:
-            running = asyncio.create_task(grown(witness, 21))
-            running.add_done_callback(lambda _: deadline.reschedule(0))
+            growing = asyncio.create_task(grown(witness, 21))
+            growing.add_done_callback(lambda _: deadline.reschedule(0))
             await executor.spawn(program, args)
+
+    with pytest.raises(TimeoutError):
+        await spawn_until_grown()
     assert not witness.anybody_alive()
 
 

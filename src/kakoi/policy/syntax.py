@@ -9,7 +9,6 @@ import json
 import re
 import sys
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +40,9 @@ def parser_path() -> str:
     beside = Path(sys.executable).parent / "shfmt"
     if beside.is_file():
         return str(beside)
+    # Only where the usual place does not hold it: this import takes longer than a decision.
+    from importlib import metadata
+
     try:
         files = metadata.files("shfmt-py") or []
     except metadata.PackageNotFoundError:

