@@ -130,6 +130,7 @@ def test_quiet_answers_by_status_alone() -> None:
     assert kakoi("check", "-q", "sudo id")[:2] == (126, "")
 
 
+@pytest.mark.requirement("D-005")
 def test_writes_are_held_against_the_directory_it_is_asked_from(tmp_path: Path) -> None:
     assert kakoi("check", f"touch {tmp_path}/x", cwd=tmp_path)[0] == 0
     assert kakoi("check", "--cwd", "/srv/app", "touch /srv/app/x")[0] == 0

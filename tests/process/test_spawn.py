@@ -3,20 +3,18 @@
 import asyncio
 import errno
 import os
-import resource
 import signal
 import sys
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
 
 from kakoi.errors import ConfigurationError, ExecutionError, ExecutionTimeoutError, SandboxError
-from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions, base_environment
-from tests.process.trees import PATIENCE_S
+from kakoi.process import ProcessExecutor, SpawnOptions, base_environment
+from tests.process.trees import PATIENCE_S, children_of_ours
 
 pytestmark = pytest.mark.anyio
 
@@ -478,107 +476,3 @@ async def test_a_result_says_what_the_program_used(executor: ProcessExecutor) ->
     assert result.max_rss_bytes > 80_000_000
     assert result.cpu_ms > 0
     assert result.duration_ms > 0
-
-
-# --- Nothing leaks ---------------------------------------------------------------------------
-
-
-def children_of_ours() -> list[str]:
-    return [
-        pid
-        for thread in Path("/proc/self/task").iterdir()
-        for pid in (thread / "children").read_text().split()
-    ]
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-async def one_of_each(executor: ProcessExecutor) -> list[object]:
-    """Every way out at once; results and errors alike."""
-    cancelled = asyncio.create_task(executor.spawn("sleep", ["600"], SpawnOptions(stdin="x")))
-    asyncio.get_running_loop().call_later(0.03, cancelled.cancel)
-    return await asyncio.gather(
-        executor.spawn("true"),
-        executor.spawn("cat", [], SpawnOptions(stdin=bytes(100_000))),
-        executor.spawn("sh", ["-c", "sleep 600 & echo hi"]),
-        executor.spawn("true", [], SpawnOptions(stdin=bytes(500_000), stdout="inherit")),
-        executor.spawn("no-such-program"),
-        executor.spawn("true", [], SpawnOptions(cwd="/no/such")),
-        executor.spawn("true", ["\0"]),
-        executor.spawn("sleep", ["600"], SpawnOptions(timeout=30)),
-        executor.spawn("sh", ["-c", "kill -9 $PPID"]),
-        cancelled,
-        return_exceptions=True,
-    )
-
-
-async def test_two_hundred_spawns_of_every_kind_leak_no_descriptor_and_no_process(
-    executor: ProcessExecutor,
-) -> None:
-    await one_of_each(executor)
-    before = open_descriptors()
-    for _ in range(20):
-        outcomes = await one_of_each(executor)
-        assert sum(isinstance(outcome, ProcessResult) for outcome in outcomes) == 4
-    assert open_descriptors() == before
-    assert children_of_ours() == []
-
-
-async def test_many_spawns_at_once_do_not_get_into_each_others_way(
-    executor: ProcessExecutor,
-) -> None:
-    results = await asyncio.gather(
-        *(executor.spawn("sh", ["-c", f"echo {n}; exit {n}"]) for n in range(48))
-    )
-    assert [(result.stdout, result.exit_code) for result in results] == [
-        (f"{n}\n", n) for n in range(48)
-    ]
-
-
-@contextmanager
-def few_descriptors(spare: int) -> Iterator[None]:
-    """Let only so many more descriptors be opened."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    filling = [os.open(os.devnull, os.O_RDONLY)]
-    while filling[-1] < highest:
-        filling.append(os.dup(filling[0]))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (filling[-1] + 1 + spare, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for fd in filling:
-            os.close(fd)
-
-
-async def test_a_process_out_of_descriptors_is_told_so_and_loses_none(
-    executor: ProcessExecutor,
-) -> None:
-    await executor.spawn("true")
-    before = open_descriptors()
-    outcomes: list[str] = []
-    for spare in range(16):
-        with few_descriptors(spare):
-            try:
-                outcomes.append((await executor.spawn("cat", [], SpawnOptions(stdin="x"))).stdout)
-            except ExecutionError as error:
-                outcomes.append(str(error))
-    assert outcomes[0] == "cannot start a keeper: Too many open files"
-    assert outcomes[-1] == "x"
-    assert set(outcomes) == {outcomes[0], outcomes[-1]}
-    assert open_descriptors() == before
-    assert children_of_ours() == []
-
-
-def test_a_spawn_works_on_a_loop_in_any_thread(executor: ProcessExecutor) -> None:
-    async def twice() -> list[str]:
-        return [(await executor.spawn("echo", [str(n)])).stdout for n in range(2)]
-
-    async def both() -> list[list[str]]:
-        threads = (asyncio.to_thread(asyncio.run, twice()) for _ in range(4))
-        return await asyncio.gather(*threads)
-
-    assert asyncio.run(both()) == [["0\n", "1\n"]] * 4

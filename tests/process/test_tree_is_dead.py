@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kakoi.errors import ExecutionError, ExecutionTimeoutError
 from kakoi.process import ProcessExecutor, SpawnOptions
-from tests.process.trees import PATIENCE_S, PRELUDE, TREES, Witness, tree_argv
+from tests.process.trees import PATIENCE_S, PRELUDE, TREES, Witness, client_environment, tree_argv
 
 pytestmark = pytest.mark.anyio
 
@@ -211,12 +212,11 @@ asyncio.run(main())
 
 
 @contextlib.contextmanager
-def client(argv: list[str], *, before: str = ""):  # type: ignore[no-untyped-def]
+def client(argv: list[str], *, before: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """Another process of ours, in which `spawn` runs `argv`."""
-    source = Path(sys.modules["kakoi"].__file__ or "").parents[1]
     process = subprocess.Popen(
         [sys.executable, "-c", CLIENT.format(before=before), *argv],
-        env={"PYTHONPATH": str(source)},
+        env=client_environment(),
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )

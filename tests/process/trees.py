@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import kakoi
+
 PATIENCE_S = 60
 
 PRELUDE = """
@@ -214,6 +216,20 @@ class Witness:
     def _take(self, chunk: bytes) -> None:
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         self.announced += map(int, lines)
+
+
+def children_of_ours() -> list[str]:
+    """The children of the test's own process, zombies included."""
+    return [
+        pid
+        for thread in Path("/proc/self/task").iterdir()
+        for pid in (thread / "children").read_text().split()
+    ]
+
+
+def client_environment() -> dict[str, str]:
+    """What another Python needs to use kakoi as this one does."""
+    return {"PYTHONPATH": str(Path(kakoi.__file__).parents[1])}
 
 
 @contextmanager

@@ -124,9 +124,18 @@ class Kept:
                 pass_fds=[line_fd],
                 start_new_session=True,
             )
+        self._ours.callback(self._abandon)
         feed = Feed(self._loop, os.dup(self._line.fileno()), request)
         self._ours.callback(feed.close)
         self._watch()
+
+    def _abandon(self) -> None:
+        """If the keeper still runs (our coroutine was thrown away), let it be reaped some day."""
+        from threading import Thread
+
+        if self._popen.returncode is None:
+            with contextlib.suppress(RuntimeError):  # Python is shutting down.
+                Thread(target=self._popen.wait, daemon=True).start()
 
     def _feed(self, data: bytes | None, theirs: contextlib.ExitStack) -> int:
         if data is None:
