@@ -279,9 +279,10 @@ def end_from_outside(pid: int) -> None:
 
 def kill_below(root: int) -> set[int]:
     """Kill what is below `root` and return it. Stopped first, none of it sees another die."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        doomed = {process.pid for process in below(root) if send_to(process, number)}
-    return doomed
+    for process in below(root):
+        send_to(process, signal.SIGSTOP)
+    # All of them before the first is killed: its children would move away from under the walk.
+    return {process.pid for process in list(below(root)) if send_to(process, signal.SIGKILL)}
 
 
 def send_to(process: Process, number: int) -> bool:
