@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kakoi.policy.decide import _decide, decide
-from kakoi.policy.guards import guard
-from kakoi.policy.plain import plain_script
+from kakoi.policy.parsing.guards import guard
+from kakoi.policy.parsing.plain import plain_script
 from kakoi.policy.profiles import load_policy
 from kakoi.policy.rules import Policy
 from kakoi.policy.syntax import parser_path

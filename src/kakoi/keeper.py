@@ -45,6 +45,8 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_WAIT_MS = 3_600_000
 _PATIENCE_FROM_OUTSIDE_S = 60.0
+# Those that we may not kill (sudo) end by themselves, soon or not at all.
+_PATIENCE_WITH_STRANGERS_S = 1.0
 
 
 class Request:
@@ -229,6 +231,8 @@ def end_below_us(patience_s: float) -> tuple[set[int], int]:
         if alive <= ended:
             # Nothing new has come up to us: go down and look what does not.
             alive |= kill_below(os.getpid())
+            if not any(send(pid, 0) for pid in alive):
+                give_up = min(give_up, time.monotonic() + _PATIENCE_WITH_STRANGERS_S)
         ended |= alive
         if reap():
             break
@@ -296,14 +300,16 @@ def send_to(process: Process, number: int) -> bool:
     return meant
 
 
-def send(pid: int, number: int, pidfd: int | None = None) -> None:
+def send(pid: int, number: int, pidfd: int | None = None) -> bool:
+    """Signal a process; False if it is gone, or not ours to signal."""
     try:
         if pidfd is None:
             os.kill(pid, number)
         else:
             signal.pidfd_send_signal(pidfd, number)
     except (PermissionError, ProcessLookupError):
-        pass  # Gone, or not ours to kill: the next look will tell.
+        return False
+    return True
 
 
 def open_pidfd(pid: int) -> int | None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kakoi.policy.awk import awk_effects
-from kakoi.policy.embedded import Effect, EmbeddedEffect
+from kakoi.policy.languages.awk import awk_effects
+from kakoi.policy.languages.embedded import Effect, EmbeddedEffect
 
 RUNS, WRITES, READS = Effect.RUNS, Effect.WRITES, Effect.READS
 

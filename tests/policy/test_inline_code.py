@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakoi.policy.embedded import Effect
-from kakoi.policy.inline_code import inline_code_effects
+from kakoi.policy.languages.embedded import Effect
+from kakoi.policy.languages.inline_code import inline_code_effects
 
 RUNS, WRITES, DELETES = Effect.RUNS, Effect.WRITES, Effect.DELETES
 LOADS, UNREADABLE = Effect.LOADS, Effect.UNREADABLE

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kakoi.policy.plain import plain_script
+from kakoi.policy.parsing.plain import plain_script
 from kakoi.policy.syntax import parse, parse_by_record
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kakoi.policy.embedded import Effect, EmbeddedEffect
-from kakoi.policy.sed import sed_effects
+from kakoi.policy.languages.embedded import Effect, EmbeddedEffect
+from kakoi.policy.languages.sed import sed_effects
 
 HARMLESS = [
     "",

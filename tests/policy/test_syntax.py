@@ -2,10 +2,10 @@
 
 import pytest
 
-from kakoi.policy.guards import MAX_BYTES
-from kakoi.policy.script import Script, Unreadable
+from kakoi.policy.parsing.guards import MAX_BYTES
+from kakoi.policy.parsing.script import Script, Unreadable
+from kakoi.policy.parsing.tree import UnknownConstruct, script_of
 from kakoi.policy.syntax import parse, parse_by_record
-from kakoi.policy.tree import UnknownConstruct, script_of
 
 CONSTRUCTS = [
     "zz", "a; zz", "a && zz", "a || zz", "a | zz", "a |& zz", "a & zz", "a\nzz", "(zz)", "{ zz; }",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakoi.policy.script import Script
+from kakoi.policy.parsing.script import Script
 from kakoi.policy.syntax import parse
 from kakoi.policy.words import Word, ansi_c_text, brace_words, make_word, unquoted_parts
 

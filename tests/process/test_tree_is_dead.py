@@ -13,7 +13,15 @@ import pytest
 
 from kakoi.errors import ExecutionError, ExecutionTimeoutError
 from kakoi.process import ProcessExecutor, SpawnOptions
-from tests.process.trees import PATIENCE_S, PRELUDE, TREES, Witness, client_environment, tree_argv
+from tests.process.trees import (
+    PATIENCE_S,
+    PRELUDE,
+    TREES,
+    Witness,
+    children_of_ours,
+    client_environment,
+    tree_argv,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -179,6 +187,31 @@ async def test_a_program_that_stops_its_keepers_still_ends_when_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not witness.anybody_alive()
+
+
+async def test_a_program_that_kills_both_keepers_is_told_on(
+    executor: ProcessExecutor, witness: Witness
+) -> None:
+    """It has escaped: on the host, nothing but another user or a sandbox would hold it."""
+    program = PRELUDE + STOP_EVERY_KEEPER.replace("SIGSTOP", "SIGKILL")
+    with pytest.raises(ExecutionError, match="may still be running"):
+        await executor.spawn(sys.executable, ["-I", "-S", "-c", program, str(witness.pipe)])
+    witness.wait_until_announced(1)
+    os.kill(witness.announced[0], signal.SIGKILL)
+    witness.wait_until_nobody_is_alive()
+
+
+async def test_without_pidfds_everything_is_still_dead_at_the_end(
+    executor: ProcessExecutor, witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Linux before 5.3, or with a Python that was built there."""
+    monkeypatch.delattr(os, "pidfd_open")
+    program, *args = tree_argv("daemons", witness.pipe, then="os._exit(3)")
+    assert (await executor.spawn(program, args)).exit_code == 3
+    assert not witness.anybody_alive()
+    with pytest.raises(ExecutionTimeoutError):
+        await executor.spawn("sleep", ["600"], SpawnOptions(timeout=50))
+    assert children_of_ours() == []
 
 
 async def test_a_keeper_is_deaf_to_the_signals_of_a_terminal(

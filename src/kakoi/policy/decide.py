@@ -2,12 +2,12 @@
 
 from functools import lru_cache
 
-from kakoi.policy.decision import Decision, Finding, decision_from
-from kakoi.policy.files import Files
-from kakoi.policy.judge import Context, Judge
-from kakoi.policy.report import Report
+from kakoi.policy.judging.decision import Decision, Finding, decision_from
+from kakoi.policy.judging.files import Files
+from kakoi.policy.judging.judge import Context, Judge
+from kakoi.policy.judging.report import Report
+from kakoi.policy.parsing.script import Unreadable
 from kakoi.policy.rules import Policy, Verdict
-from kakoi.policy.script import Unreadable
 from kakoi.policy.syntax import parse
 
 __all__ = ["Decision", "Finding", "decide"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from kakoi.errors import ConfigurationError
-from kakoi.policy.arguments import Arguments, Spec, read_arguments
+from kakoi.policy.reading.arguments import Arguments, Spec, read_arguments
 from kakoi.policy.words import Word, literal_word
 
 # The C loader reads the data about ten times faster; the pure one gives the same values.

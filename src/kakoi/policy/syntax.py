@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from kakoi.errors import ConfigurationError
-from kakoi.policy.guards import guard
-from kakoi.policy.plain import plain_script
-from kakoi.policy.script import Script, Unreadable
-from kakoi.policy.tree import UnknownConstruct, script_of
+from kakoi.policy.parsing.guards import guard
+from kakoi.policy.parsing.plain import plain_script
+from kakoi.policy.parsing.script import Script, Unreadable
+from kakoi.policy.parsing.tree import UnknownConstruct, script_of
 from kakoi.process import run_filter
 
 PARSER_TIME_LIMIT_S: Final = 2.0

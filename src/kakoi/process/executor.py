@@ -130,8 +130,14 @@ def _failure(
             details={**partial, "survivors": survivors},
             hint="they may belong to another user: look for setuid programs such as sudo",
         )
+    if record is None:
+        return ExecutionError(
+            f"the keepers of `{name}` were killed; what it started may still be running",
+            details=partial,
+            hint="look for its processes; a program that does this belongs into a sandbox",
+        )
     return ExecutionError(
-        f"the keeper of `{name}` was killed; how the program ended is not known",
+        f"a keeper of `{name}` was killed, and everything below it was ended",
         details=partial,
         hint="a program must not kill its parent; if it did not, the machine may lack memory",
     )

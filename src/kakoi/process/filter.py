@@ -175,7 +175,7 @@ def _exits_by(deadline: float, pid: int) -> bool:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    except OSError:
+    except (AttributeError, OSError):
         return _exits_by_asking(deadline, pid)
     try:
         poll = select.poll()
@@ -186,7 +186,7 @@ def _exits_by(deadline: float, pid: int) -> bool:
 
 
 def _exits_by_asking(deadline: float, pid: int) -> bool:
-    """The same on a kernel without pidfds (before 5.3)."""
+    """The same without pidfds: on Linux before 5.3, or with a Python that was built there."""
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if _milliseconds_to(deadline) <= 0:
             return False

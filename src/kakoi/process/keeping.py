@@ -161,8 +161,8 @@ class Kept:
         try:
             fd = os.pidfd_open(self._popen.pid)
             self._ours.callback(os.close, fd)
-        except OSError:
-            # Before Linux 5.3: the record is the last thing that a keeper does.
+        except (AttributeError, OSError):
+            # Before Linux 5.3, or a Python built there: a keeper's record is the last it does.
             fd = self._line.fileno()
         self._loop.add_reader(fd, self._on_gone, fd)
         self._ours.callback(self._loop.remove_reader, fd)

@@ -7,9 +7,9 @@ construct nobody judged, so it raises `UnknownConstruct` with its name.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kakoi.policy.script import Assignment, Binding, Definition, Redirect, Script, Trap
-from kakoi.policy.tree_words import arithmetic, heredoc, plain_word, test, word
-from kakoi.policy.walking import Node, UnknownConstruct, Walk
+from kakoi.policy.parsing.script import Assignment, Binding, Definition, Redirect, Script, Trap
+from kakoi.policy.parsing.tree_words import arithmetic, heredoc, plain_word, test, word
+from kakoi.policy.parsing.walking import Node, UnknownConstruct, Walk
 from kakoi.policy.words import Word, brace_words
 
 __all__ = ["UnknownConstruct", "script_of"]

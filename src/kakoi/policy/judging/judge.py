@@ -5,20 +5,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kakoi.policy.code_readers import code_effects
-from kakoi.policy.effects import effects_of
-from kakoi.policy.files import Files, fetches
-from kakoi.policy.folders import Folder, Folders
-from kakoi.policy.inputs import standard_input
-from kakoi.policy.naming import callable_functions, named, program_name
-from kakoi.policy.paths import absolute
+from kakoi.policy.judging.files import Files, fetches
+from kakoi.policy.judging.folders import Folder, Folders
+from kakoi.policy.judging.inputs import standard_input
+from kakoi.policy.judging.naming import callable_functions, named, program_name
+from kakoi.policy.judging.paths import absolute
+from kakoi.policy.judging.values import Values
+from kakoi.policy.judging.variables import Meaning, meaning_of
+from kakoi.policy.parsing.script import Assignment, Command, Redirect, Script, Unreadable
 from kakoi.policy.programs import Effect, Invocation, invoke
+from kakoi.policy.reading.code_readers import code_effects
+from kakoi.policy.reading.effects import effects_of
+from kakoi.policy.reading.shell_readers import ASSIGNED, placeholder
 from kakoi.policy.rules import Verdict
-from kakoi.policy.script import Assignment, Command, Redirect, Script, Unreadable
-from kakoi.policy.shell_readers import ASSIGNED, placeholder
 from kakoi.policy.syntax import parse
-from kakoi.policy.values import Values
-from kakoi.policy.variables import Meaning, meaning_of
 from kakoi.policy.words import Expands, Expansion, Word, literal_word, make_word
 
 MAX_WRAPPERS: Final = 8
@@ -297,6 +297,13 @@ class Judge:
             for text in given.texts:
                 self.program_text(text, effect.text, invocation, command)
 
+    def runs_sql_input(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+        """A database shell that is fed commands: dot-commands among them run programs."""
+        given = standard_input(command, self.script)
+        dotted = any(re.search(r"(?m)^\s*\.|\|", text.shown) for text in given.texts)
+        if dotted or (given.effect and given.effect != "fed-words"):
+            self.hit("runs-input", effect.word, invocation)
+
     def program_text(
         self, text: Word, language: str, invocation: Invocation, command: Command
     ) -> None:
@@ -320,10 +327,9 @@ class Judge:
         if self.files.comes_from_outside(effect.word, self.here):
             self.hit("loads", effect.word, invocation)
 
-    def script_file(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        self.runs_file(effect, invocation)
-
-    def runs_file(self, effect: Effect, invocation: Invocation | None) -> None:
+    def runs_file(
+        self, effect: Effect, invocation: Invocation | None, _: Command | None = None
+    ) -> None:
         """A script or program file: one that this very text downloads is a download that is run."""
         word, kind = effect.word, effect.kind
         if self.files.is_download(word, self.here, self.script):
@@ -377,8 +383,8 @@ _HANDLERS: Final = {
     "runs": Judge.runs,
     "runs-shell": Judge.runs_text,
     "runs-stdin": Judge.runs_stdin,
-    "runs-file": Judge.script_file,
-    "runs-code-file": Judge.script_file,
+    "runs-file": Judge.runs_file,
+    "runs-code-file": Judge.runs_file,
     "hidden-text": Judge.unclear,
     "unclear-program": Judge.unclear,
     "program-runs": Judge.program_runs,
@@ -387,6 +393,7 @@ _HANDLERS: Final = {
     "runs-here": Judge.runs_here,
     "downloads": Judge.downloads,
     "runs-module": Judge.runs_module,
+    "runs-sql-input": Judge.runs_sql_input,
     "loads-outside": Judge.loads_outside,
     **{f"code-{language}": Judge.runs_code for language in ("node", "python", "ruby", "php")},
     "reads": Judge.path,

@@ -3,13 +3,18 @@
 import re
 from typing import Final
 
-from kakoi.policy.arguments import Arguments, read_arguments
-from kakoi.policy.modes import mode_effects
+from kakoi.policy.languages.modes import mode_effects
 from kakoi.policy.programs import Effect, Invocation
-from kakoi.policy.shell_readers import Reader
+from kakoi.policy.reading.arguments import Arguments, read_arguments
+from kakoi.policy.reading.shell_readers import Reader
 from kakoi.policy.words import Expands, Word, literal_word
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# Options of curl and wget whose value is sent along.
+_SENT: Final = frozenset(
+    "-H --header -A --user-agent -e --referer -b --cookie -u --user -U --proxy-user "
+    "--oauth2-bearer --request-target".split()
+)
 _SQLITE_RUNS: Final = re.compile(
     r"\.(?:shell|system|load|import|output|once|excel|log|archive|ar|clone|save|backup)\b"
     r"|load_extension|writefile|\bedit\s*\(|\bfts3_tokenizer",
@@ -113,29 +118,40 @@ def read_urls(invocation: Invocation) -> list[Effect]:
             continue
         if "--url" in option.names:
             urls.append(option.value)
-        elif {"-H", "--header"} & set(option.names):
-            found.extend(_header(option.value))
-        elif {"-w", "--write-out"} & set(option.names) and "%output{" in option.value.shown:
-            found.append(Effect("loads", option.value))
+        elif _SENT & set(option.names):
+            found.extend(_sent(option.value, header=bool({"-H", "--header"} & set(option.names))))
+        elif {"-w", "--write-out"} & set(option.names):
+            found.extend(_write_out(option.value))
     saves = invocation.program == "wget" or invocation.arguments.named(
         "-O", "--remote-name", "--remote-name-all", "-J", "--remote-header-name"
     )
     for url in urls:
         if saves and invocation.arguments.named("--output-document") is None:
             found.append(Effect("downloads", url, text=url.prefix.partition("?")[0].split("/")[-1]))
-        scheme = _SCHEME.match(url.prefix)
-        if scheme and scheme[0].lower() not in ("http://", "https://", "ftp://"):
-            found.append(Effect("odd-scheme", url))
-        if _has_command(url):
-            found.append(Effect("unclear-url", url))
+        found.extend(_address(url))
     return found
 
 
-def _header(value: Word) -> list[Effect]:
-    """`-H @file` sends the file."""
-    if value.prefix.startswith("@"):
+def _address(url: Word) -> list[Effect]:
+    """What is odd about an address: its scheme, or that a command fills it in."""
+    scheme = _SCHEME.match(url.prefix)
+    odd = scheme and scheme[0].lower() not in ("http://", "https://", "ftp://")
+    local = re.match(r"\{?file\b[^/]*:", url.prefix, re.IGNORECASE)
+    found = [Effect("odd-scheme", url)] if odd or local else []
+    return found + ([Effect("unclear-url", url)] if _has_command(url) else [])
+
+
+def _sent(value: Word, *, header: bool) -> list[Effect]:
+    """A value that goes to the other end; `-H @file` sends the file."""
+    if header and value.prefix.startswith("@"):
         return [Effect("sends", value)]
     return [Effect("unclear-url", value)] if _has_command(value) else []
+
+
+def _write_out(value: Word) -> list[Effect]:
+    if value.prefix.startswith("@"):
+        return [Effect("reads", value.after(1))]
+    return [Effect("loads", value)] if "%output{" in value.shown else []
 
 
 def _has_command(word: Word) -> bool:
@@ -151,7 +167,10 @@ def read_git_listing(invocation: Invocation) -> list[Effect]:
         return []
     if not arguments.operands and sub != "stash":
         return _changed_by_flag(invocation)
-    if arguments.named(*_READING_FLAGS.get(sub, ())):
+    marks = _READING_FLAGS.get(sub, ())
+    # `git tag --sort=x NAME` makes a tag all the same.
+    sure = [mark for mark in marks if mark not in ("--sort", "-n")] if arguments.operands else marks
+    if arguments.named(*sure):
         return []
     if sub in ("config", "symbolic-ref") and len(arguments.operands) == 1:
         return _changed_by_flag(invocation)
@@ -212,7 +231,9 @@ def read_global(invocation: Invocation) -> list[Effect]:
 
 
 def read_sqlite(invocation: Invocation) -> list[Effect]:
-    """sqlite3's dot-commands can run programs and write anywhere."""
+    """sqlite3's dot-commands can run programs and write anywhere, also from its input."""
+    if len(invocation.arguments.operands) < 2:
+        return [Effect("runs-sql-input", invocation.words[0])]
     return [
         Effect("runs-hook", word)
         for word in invocation.words[1:]

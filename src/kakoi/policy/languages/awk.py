@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kakoi.policy.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
+from kakoi.policy.languages.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
 
 _TOKEN: Final = re.compile(
     r"""(?P<blank>[ \t]+|\\\r?\n|\r(?=\n)|\#[^\n]*)

@@ -7,9 +7,9 @@ came from is kept in mind as well. One that may happen again leaves the director
 import re
 from dataclasses import dataclass
 
-from kakoi.policy.paths import absolute
-from kakoi.policy.script import Command, Script
-from kakoi.policy.values import Values
+from kakoi.policy.judging.paths import absolute
+from kakoi.policy.judging.values import Values
+from kakoi.policy.parsing.script import Command, Script
 from kakoi.policy.words import Word
 
 _HOME = "/home/user"  # stands for the home directory: outside, wherever it is

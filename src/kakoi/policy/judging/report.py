@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kakoi.policy.decision import Finding
+from kakoi.policy.judging.decision import Finding
 from kakoi.policy.programs import Invocation
 from kakoi.policy.rules import Policy, Rule, Verdict
 from kakoi.policy.words import Word

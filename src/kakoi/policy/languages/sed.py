@@ -8,7 +8,7 @@ pieces are joined with newlines by the caller, as sed does itself.
 import re
 from collections.abc import Callable
 
-from kakoi.policy.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
+from kakoi.policy.languages.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
 
 # sed asks the C library about bytes; Python's str.isspace would accept Unicode spaces too.
 _BLANKS = " \t"

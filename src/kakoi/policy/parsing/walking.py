@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kakoi.policy.script import (
+from kakoi.policy.parsing.script import (
     Assignment,
     Binding,
     Command,

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Final
 
-from kakoi.policy.outputs import heredoc_passed_on, printed_by_pipeline
-from kakoi.policy.script import Assignment, Command, Script
+from kakoi.policy.judging.outputs import heredoc_passed_on, printed_by_pipeline
+from kakoi.policy.parsing.script import Assignment, Command, Script
 from kakoi.policy.words import Expands, Expansion, Literal, Part, Word, make_word
 
 MAX_VARIANTS: Final = 16

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
+from kakoi.policy.parsing.script import Script
 from kakoi.policy.programs import Effect, Invocation
-from kakoi.policy.script import Script
 from kakoi.policy.syntax import parse
 from kakoi.policy.words import (
     STDIN_NAMES,
@@ -170,7 +170,7 @@ def read_find(invocation: Invocation) -> list[Effect]:
             found.append(Effect("writes", words[at]))
             at += 1
         elif name in _FIND_VALUES or name.startswith("-newer"):
-            if runs:
+            if runs or name == "-files0-from":
                 found += [Effect("reads", value) for value in words[at : at + 1]]
             at += 1
         elif word.text is None and not word.prefix:

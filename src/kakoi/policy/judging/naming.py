@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from kakoi.policy.paths import SCRATCH, absolute, within
-from kakoi.policy.script import Command, Script
+from kakoi.policy.judging.paths import SCRATCH, absolute, within
+from kakoi.policy.parsing.script import Command, Script
 
 _SYSTEM_FOLDERS: Final = frozenset(
     "/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin /opt/conda/bin "

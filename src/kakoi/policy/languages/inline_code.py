@@ -8,9 +8,9 @@ written, code made from data. Python is read by its own parser, the others by th
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from kakoi.policy.embedded import Effect, EmbeddedEffect, snippet
-from kakoi.policy.inline_python import python_effects
-from kakoi.policy.inline_words import LEXICONS, Rule, word_effects
+from kakoi.policy.languages.embedded import Effect, EmbeddedEffect, snippet
+from kakoi.policy.languages.inline_python import python_effects
+from kakoi.policy.languages.inline_words import LEXICONS, Rule, word_effects
 
 _MAX_CODE_IN_CODE: Final = 3
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kakoi.policy.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
+from kakoi.policy.languages.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
 
 _STARTS: Final = re.compile(
     r"(?:os|posix|nt)\.(?:system|popen[234]?|startfile|(?:exec|spawn)[lv]p?e?|posix_spawnp?)"

@@ -2,12 +2,12 @@
 
 import re
 
-from kakoi.policy.folders import Folder
-from kakoi.policy.naming import program_name
-from kakoi.policy.paths import Location, absolute, is_secret, locate
+from kakoi.policy.judging.folders import Folder
+from kakoi.policy.judging.naming import program_name
+from kakoi.policy.judging.paths import Location, absolute, is_secret, locate
+from kakoi.policy.judging.report import Report
+from kakoi.policy.parsing.script import Command, Script
 from kakoi.policy.programs import Effect, Invocation
-from kakoi.policy.report import Report
-from kakoi.policy.script import Command, Script
 from kakoi.policy.words import Expands, Word, literal_word
 
 DOWNLOADERS = frozenset("curl wget aria2c http https fetch lynx w3m ftp scp nc".split())

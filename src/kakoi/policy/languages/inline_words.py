@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kakoi.policy.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
+from kakoi.policy.languages.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
 
 # The marks are characters for private use; those in the code itself are blanked first. A command
 # put together at run time has no number, and a string put together there is opaque. A quote that

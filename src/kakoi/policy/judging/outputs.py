@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from kakoi.policy.script import Command
+from kakoi.policy.parsing.script import Command
 from kakoi.policy.words import Word
 
 PATH_BELOW: Final = "./_"

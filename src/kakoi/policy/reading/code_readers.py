@@ -1,15 +1,16 @@
 """Readers for programs that carry a program of another language: sed, awk, `python -c`."""
 
+import re
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
-from kakoi.policy.awk import awk_effects
-from kakoi.policy.embedded import EmbeddedEffect
-from kakoi.policy.inline_code import inline_code_effects
+from kakoi.policy.languages.awk import awk_effects
+from kakoi.policy.languages.embedded import EmbeddedEffect
+from kakoi.policy.languages.inline_code import inline_code_effects
+from kakoi.policy.languages.sed import sed_effects
 from kakoi.policy.programs import Effect, Invocation
-from kakoi.policy.sed import sed_effects
-from kakoi.policy.shell_readers import ASSIGNED, Reader
+from kakoi.policy.reading.shell_readers import ASSIGNED, Reader
 from kakoi.policy.words import STDIN_NAMES, Expansion, Word, literal_word
 
 
@@ -96,8 +97,11 @@ def code_reader(language: str) -> Reader:
         arguments = invocation.arguments
         found: list[Effect] = []
         texts = [o.value for o in arguments.options if o.value and set(flags) & set(o.names)]
-        for word in texts:
+        # `node -p -e CODE`: the first option took the second for its value.
+        texts += [w for before, w in pairwise(invocation.words) if before.static in flags]
+        for word in dict.fromkeys(texts):
             found.extend(code_effects(language, word))
+        found += _php_settings(invocation) if language == "php" else []
         module = arguments.named("-m")
         if module is not None and module.value:
             found += _module(module.value, arguments.operands)
@@ -113,6 +117,18 @@ def code_reader(language: str) -> Reader:
         return found
 
     return read
+
+
+def _php_settings(invocation: Invocation) -> list[Effect]:
+    """`php -d NAME=VALUE`: some settings load code."""
+    loading = re.compile(r"(?:zend_)?extension|auto_(?:prepend|append)_file|disable_functions")
+    return [
+        Effect("loads", option.value)
+        for option in invocation.arguments.options
+        if option.value is not None
+        and {"-d", "--define"} & set(option.names)
+        and loading.match(option.value.prefix)
+    ]
 
 
 def _module(module: Word, operands: tuple[Word, ...]) -> list[Effect]:

@@ -8,7 +8,7 @@ At the first character that could mean anything else it gives up, and the parser
 import re
 from typing import Final
 
-from kakoi.policy.script import Assignment, Command, Redirect, Script, covering
+from kakoi.policy.parsing.script import Assignment, Command, Redirect, Script, covering
 from kakoi.policy.words import Literal, Part, Word, brace_words, make_word
 
 _TOKEN: Final = re.compile(

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kakoi.policy.arguments import Option
-from kakoi.policy.code_readers import CODE_READERS
-from kakoi.policy.modes import mode_effects
+from kakoi.policy.languages.modes import mode_effects
 from kakoi.policy.programs import PLAIN, Effect, Invocation
-from kakoi.policy.shell_readers import SHELL_READERS, Reader
-from kakoi.policy.tool_readers import TOOL_READERS
+from kakoi.policy.reading.arguments import Option
+from kakoi.policy.reading.code_readers import CODE_READERS
+from kakoi.policy.reading.shell_readers import SHELL_READERS, Reader
+from kakoi.policy.reading.tool_readers import TOOL_READERS
 
 _READERS: Final[Mapping[str, Reader]] = {**SHELL_READERS, **CODE_READERS, **TOOL_READERS}
 _RUNNING_NAME: Final = re.compile(
@@ -177,8 +177,10 @@ def _cmake_command(effect: Effect, invocation: Invocation) -> str | None:
 
 
 def _makefile(effect: Effect, _: Invocation) -> str | None:
-    # Rules that arrive on a pipe were read by nobody.
-    return "runs-hook" if effect.word.text in ("-", "/dev/stdin", None) else None
+    # Rules that arrive on a pipe, or from elsewhere, were read by nobody.
+    text = effect.word.text
+    piped = text is None or text == "-" or text.startswith(("/dev/", "/proc/"))
+    return "runs-hook" if piped else "loads-outside"
 
 
 def _pager(effect: Effect, _: Invocation) -> str | None:
@@ -190,7 +192,8 @@ def _linker_flags(effect: Effect, _: Invocation) -> str | None:
 
 
 def _public_host(effect: Effect, _: Invocation) -> str | None:
-    return "persists" if effect.word.static in ("0.0.0.0", "::", "*", "[::]") else None  # noqa: S104
+    everybody = re.fullmatch(r"(?:0\.0\.0\.0|::|\*|\[::\])(?::\d+)?", effect.word.static or "")
+    return "persists" if everybody else None
 
 
 def _global(_: Effect, invocation: Invocation) -> str | None:

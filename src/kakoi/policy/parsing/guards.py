@@ -8,7 +8,7 @@ it the parser's own time limit, nothing more.
 import re
 from typing import Final
 
-from kakoi.policy.script import Unreadable
+from kakoi.policy.parsing.script import Unreadable
 
 MAX_BYTES: Final = 64 * 1024
 MAX_NESTING: Final = 64

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from kakoi.policy.files import DOWNLOADERS
-from kakoi.policy.naming import program_name
-from kakoi.policy.script import Command, Script
+from kakoi.policy.judging.files import DOWNLOADERS
+from kakoi.policy.judging.naming import program_name
+from kakoi.policy.parsing.script import Command, Script
 from kakoi.policy.words import Expands, Word
 
 _DECODERS = frozenset("base64 base32 xxd openssl gpg uudecode".split())

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from kakoi.policy.script import Binding, Trap
-from kakoi.policy.walking import Node, Walk
+from kakoi.policy.parsing.script import Binding, Trap
+from kakoi.policy.parsing.walking import Node, Walk
 from kakoi.policy.words import (
     Expands,
     Expansion,

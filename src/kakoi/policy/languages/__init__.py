@@ -1,0 +1,1 @@
+"""Programs inside arguments: what sed, awk, inline code and chmod modes do."""

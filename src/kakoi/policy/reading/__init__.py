@@ -1,0 +1,1 @@
+"""Argument vectors → effects: what a program's options and operands do."""
