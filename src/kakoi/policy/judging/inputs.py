@@ -1,5 +1,6 @@
 """What an interpreter reads on its standard input, as far as the text shows."""
 
+import re
 from dataclasses import dataclass
 
 from kakoi.policy.judging.files import DOWNLOADERS
@@ -7,6 +8,12 @@ from kakoi.policy.judging.naming import program_name
 from kakoi.policy.parsing.script import Command, Script
 from kakoi.policy.words import Expands, Word
 
+# sqlite3's own commands, except those that only change how results look.
+DOT_COMMAND = re.compile(
+    r"^\s*\.(?!(?:headers?|mode|tables?|schema|width|nullvalue|timeout|quit|exit|dump|indexes|timer"
+    r"|echo|help|separator|databases|show|stats)\b)",
+    re.MULTILINE,
+)
 _DECODERS = frozenset("base64 base32 xxd openssl gpg uudecode".split())
 
 

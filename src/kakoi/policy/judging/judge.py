@@ -1,13 +1,13 @@
 """The walk over one script: every command, redirect and assignment is held against the policy."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from kakoi.policy.judging.files import Files, fetches
 from kakoi.policy.judging.folders import Folder, Folders
-from kakoi.policy.judging.inputs import standard_input
+from kakoi.policy.judging.inputs import DOT_COMMAND, standard_input
 from kakoi.policy.judging.naming import callable_functions, named, program_name
 from kakoi.policy.judging.paths import absolute
 from kakoi.policy.judging.values import Values
@@ -23,11 +23,11 @@ from kakoi.policy.words import Expands, Expansion, Word, literal_word, make_word
 
 MAX_WRAPPERS: Final = 8
 _DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
-_DECLARING: Final = frozenset("export declare local readonly typeset unset".split())
+# Builtins that name variables without giving them a value.
+_KEEPING: Final = frozenset("export declare local readonly typeset unset".split())
 # Builtins that change the shell itself: behind `command` nobody follows what they do.
-_STATE_BUILTINS: Final = _DECLARING | frozenset(
-    "cd pushd popd read mapfile readarray getopts printf trap set shopt let eval source . "
-    "hash".split()
+_STATE_BUILTINS: Final = _KEEPING | frozenset(
+    "cd pushd popd read mapfile readarray getopts printf trap set shopt let eval source hash".split()
 )
 
 
@@ -300,8 +300,8 @@ class Judge:
     def runs_sql_input(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """A database shell that is fed commands: dot-commands among them run programs."""
         given = standard_input(command, self.script)
-        dotted = any(re.search(r"(?m)^\s*\.|\|", text.shown) for text in given.texts)
-        if dotted or (given.effect and given.effect != "fed-words"):
+        runs = any(DOT_COMMAND.search(text.shown) for text in given.texts)
+        if runs or given.effect not in ("", "fed-words"):
             self.hit("runs-input", effect.word, invocation)
 
     def program_text(
@@ -327,9 +327,7 @@ class Judge:
         if self.files.comes_from_outside(effect.word, self.here):
             self.hit("loads", effect.word, invocation)
 
-    def runs_file(
-        self, effect: Effect, invocation: Invocation | None, _: Command | None = None
-    ) -> None:
+    def runs_file(self, effect: Effect, invocation: Invocation | None, *_: Command) -> None:
         """A script or program file: one that this very text downloads is a download that is run."""
         word, kind = effect.word, effect.kind
         if self.files.is_download(word, self.here, self.script):
@@ -357,16 +355,15 @@ class Judge:
             self.variable(assigned[1], word.after(assigned.end()), word)
         elif word.static is None:
             self.hit("sets-unclear", word, invocation)
-        elif invocation.program not in _DECLARING or word.static in ("PATH", "IFS"):
-            if invocation.program in ("export", "readonly"):
-                return
+        elif invocation.program not in _KEEPING or (
+            word.static in ("PATH", "IFS") and invocation.program not in ("export", "readonly")
+        ):
             self.variable(word.static.split("[")[0], placeholder(word), word)
 
     def chdir(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """What follows in this command happens in another directory."""
         known = effect.word.text
-        moved = None if known is None else absolute(known, self.here.path or "/")
-        self.here = Folder(moved)
+        self.here = Folder(None if known is None else absolute(known, self.here.path or "/"))
 
     def path(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         self.files.path(effect, invocation, self.sources(command), self.here)
@@ -379,7 +376,7 @@ class Judge:
         self.files.downloads.add(absolute(effect.text, self.here.path or "/"))
 
 
-_HANDLERS: Final = {
+_HANDLERS: Final[dict[str, Callable[[Judge, Effect, Invocation, Command], None]]] = {
     "runs": Judge.runs,
     "runs-shell": Judge.runs_text,
     "runs-stdin": Judge.runs_stdin,
