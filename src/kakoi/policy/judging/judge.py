@@ -27,7 +27,7 @@ _DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
 _KEEPING: Final = frozenset("export declare local readonly typeset unset".split())
 # Builtins that change the shell itself: behind `command` nobody follows what they do.
 _STATE_BUILTINS: Final = _KEEPING | frozenset(
-    "cd pushd popd read mapfile readarray getopts printf trap set shopt let eval source hash".split()
+    "cd pushd popd read mapfile readarray getopts printf trap set shopt eval source hash".split()
 )
 
 
