@@ -126,7 +126,7 @@ def _failure(
         )
     if survivors:
         return ExecutionError(
-            f"`{name}` left {survivors} processes behind that could not be ended",
+            f"processes that `{name}` left behind could not be ended: {survivors}",
             details={**partial, "survivors": survivors},
             hint="they may belong to another user: look for setuid programs such as sudo",
         )

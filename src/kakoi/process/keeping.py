@@ -73,8 +73,10 @@ class Kept:
         self.overdue = False
         try:
             self._start(request, streams)
-        except OSError as error:
+        except BaseException as error:
             self.close()
+            if not isinstance(error, OSError):
+                raise
             raise ExecutionError(
                 f"cannot start a keeper: {error.strerror}", details={"python": sys.executable}
             ) from error
@@ -88,8 +90,8 @@ class Kept:
     async def end(self) -> Record | None:
         """Wait until the keeper is gone; captures are complete then.
 
-        A cancellation makes the keeper end its program, and is raised when that is done, not
-        before; so is one of many.
+        A cancellation makes the keeper end its program and is raised when that is done, not
+        before, even if more of them follow.
         """
         import asyncio
 
@@ -181,7 +183,7 @@ class Kept:
         self._ours.callback(self._loop.call_later(seconds, self._rescue).cancel)
 
     def _rescue(self) -> None:
-        """End the tree of a keeper that does not answer: its program may have stopped it."""
+        """Help a keeper that does not answer: its program may have stopped it."""
         import subprocess
 
         self.overdue = True
@@ -189,6 +191,8 @@ class Kept:
             self._rescuer = self._rescuer or subprocess.Popen(
                 [sys.executable, "-I", "-S", _KEEPER, "end", str(self._popen.pid)],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         except OSError:
@@ -196,9 +200,10 @@ class Kept:
 
     def _collect(self) -> Record | None:
         """Reap, and take what is still in the pipes. The keeper is gone, so nothing blocks."""
-        for process in (self._popen, self._rescuer):
-            if process is not None:
-                process.wait()
+        self._popen.wait()
+        if self._rescuer is not None:
+            self._rescuer.kill()
+            self._rescuer.wait()
         for drain in self._drains:
             drain.finish()
         self._line.setblocking(False)
