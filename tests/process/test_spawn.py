@@ -202,6 +202,14 @@ async def test_a_command_that_makes_no_sense_is_refused(
         await executor.spawn(command, args)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("options", [None, {"timeout": 5}, 5])
+async def test_options_of_another_kind_are_refused(
+    executor: ProcessExecutor, options: object
+) -> None:
+    with pytest.raises(ConfigurationError, match="SpawnOptions"):
+        await executor.spawn("true", [], options)  # type: ignore[arg-type]
+
+
 async def test_an_input_that_is_no_text_is_refused(executor: ProcessExecutor) -> None:
     with pytest.raises(ConfigurationError, match="stdin"):
         await executor.spawn("cat", [], SpawnOptions(stdin="\ud800"))

@@ -18,6 +18,7 @@ from kakoi.process.keeping import Kept, Record, Streams
 from kakoi.process.options import (
     ProcessResult,
     SpawnOptions,
+    check_options,
     default_environment,
     encode_argv,
     encode_cwd,
@@ -77,6 +78,7 @@ class ProcessExecutor:
         return _result(record, stdout, stderr)
 
     def _request(self, command: str, args: Sequence[str], options: SpawnOptions) -> bytes:
+        check_options(options)
         argv = encode_argv(command, args)
         fields = [
             b"%d" % math.ceil(options.timeout or 0),
@@ -118,9 +120,10 @@ def _failure(
     survivors = record.survivors if record is not None else 0
     kind = record.kind if record is not None else "second_lost"
     if kind == "timed_out" or (kind == "second_lost" and overdue):
-        ended = f"; {survivors} of its processes could not be ended" if survivors else ""
+        certain = record is not None and not survivors
         return ExecutionTimeoutError(
-            f"`{name}` ran longer than {options.timeout:g} ms{ended}",
+            f"`{name}` ran longer than {options.timeout} ms"
+            + ("" if certain else "; what it started may still be running"),
             details={**partial, "timeout": options.timeout, "survivors": survivors},
             hint="give it more time, or less to do",
         )

@@ -112,6 +112,12 @@ def default_environment() -> dict[str, str]:
     return base | {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
 
 
+def check_options(options: object) -> None:
+    """Refuse what was not made by `SpawnOptions`: nobody has looked at it."""
+    if not isinstance(options, SpawnOptions):
+        raise _wrong("options", options, "SpawnOptions")
+
+
 def encode_argv(command: object, args: object) -> list[bytes]:
     """The program and its arguments as the kernel takes them."""
     if not command:

@@ -62,7 +62,10 @@ class Files:
         if place is Location.NETWORK:
             self.report.hit("network-device", word, invocation)
         elif place is not Location.INSIDE:
-            self.report.hit(f"{kind}-{place.value}", word, invocation)
+            # After a `cd` only the whole path shows why.
+            relative = word.text is not None and not word.tilde and at.path is not None
+            whole = absolute(word.text or "", at.path or "/") if relative else ""
+            self.report.hit(f"{kind}-{place.value}", word, invocation, whole)
 
     def _could_be_elsewhere(self, word: Word, at: Folder) -> bool:
         """Whether a path that looks fine leads out if a `cd` fails or a value climbs up."""
