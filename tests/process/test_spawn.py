@@ -440,7 +440,7 @@ async def test_a_program_that_does_not_read_its_input_is_fine(
     assert result.exit_code == 0
 
 
-@pytest.mark.parametrize("size", [1, 4096, 65_536, 65_537, 200_000])
+@pytest.mark.parametrize("size", [1, 4096, 65_537, 262_144, 262_145, 600_000])
 async def test_what_was_written_before_the_exit_is_never_lost(
     executor: ProcessExecutor, size: int
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from kakoi.errors import ExecutionError, ExecutionTimeoutError
@@ -258,6 +259,40 @@ def client(argv: list[str], *, before: str = "") -> Iterator[subprocess.Popen[by
     finally:
         process.kill()
         process.wait()
+
+
+async def test_a_program_that_spawns_through_keepers_of_its_own_dies_with_all_of_them(
+    executor: ProcessExecutor, witness: Witness
+) -> None:
+    """Its keepers are deaf to everything but SIGKILL, and adopt orphans that are ours to end."""
+    argv = [sys.executable, "-c", CLIENT.format(before="")]
+    nested = [*argv, *argv, *tree_argv("daemons", witness.pipe, then="stay()")]
+    options = SpawnOptions(env=client_environment())
+    inherit = "ProcessExecutor(base_env=dict(os.environ))"
+    nested = [word.replace("ProcessExecutor()", inherit) for word in nested]
+    task = asyncio.create_task(executor.spawn(nested[0], nested[1:], options))
+    await grown(witness, 21)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not witness.anybody_alive()
+
+
+async def test_a_cancel_scope_of_anyio_ends_everything_too(
+    executor: ProcessExecutor, witness: Witness
+) -> None:
+    """It cancels again and again until the task gives in."""
+    program, *args = tree_argv("daemons", witness.pipe, then="stay()")
+
+    async def cancel_when_grown(scope: anyio.CancelScope) -> None:
+        await grown(witness, 21)
+        scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(cancel_when_grown, group.cancel_scope)
+        await executor.spawn(program, args)
+    assert group.cancel_scope.cancelled_caught
+    assert not witness.anybody_alive()
 
 
 @every_tree

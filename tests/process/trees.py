@@ -112,6 +112,17 @@ else:
 if os.getpid() != first: stay()
 """,
     ),
+    "a tree of sessions": (
+        62,
+        """
+for _ in range(5):
+    for _ in range(2):
+        if os.fork() == 0: os.setsid(); up(); break
+    else: break
+else: stay()
+if os.getpid() != first: stay()
+""",
+    ),
     "avengers": (
         10,
         """

@@ -1,5 +1,6 @@
 """Bytes into and out of a child's pipes while the event loop turns. Nothing here ever blocks."""
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -22,6 +23,9 @@ class Drain:
         self._fd: int | None = fd
         self._capture = capture
         self._buffer = memoryview(bytearray(_CHUNK_BYTES))
+        # A flood takes a fifth longer through a pipe of the usual size. The system may refuse.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
         os.set_blocking(fd, False)
         loop.add_reader(fd, self._read, _CHUNK_BYTES)
 
