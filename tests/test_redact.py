@@ -265,6 +265,10 @@ def test_a_secret_that_we_are_told_goes_in_every_form(form: Callable[[str], str]
     assert len(redacted) <= len("before [redacted] after") + 12
 
 
+def test_a_single_secret_may_be_given_as_it_is() -> None:
+    assert redact("say abracadabra twice", "abracadabra") == "say [redacted] twice"
+
+
 def test_empty_secrets_are_no_secrets() -> None:
     assert redact("a b c", ["", " ", "\n"]) == "a b c"
 

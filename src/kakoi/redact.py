@@ -94,7 +94,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def _without_known(text: str, secrets: Iterable[str]) -> str:
-    forms = {form for secret in secrets if secret.strip() for form in _forms(secret)}
+    told = [secrets] if isinstance(secrets, str) else secrets
+    forms = {form for secret in told if secret.strip() for form in _forms(secret)}
     if not forms:
         return text
     longest_first = sorted(forms, key=len, reverse=True)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -320,8 +321,9 @@ async def main():
     with client(argv, before=before) as process:
         witness.wait_until_announced(21)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        give_up = time.monotonic() + PATIENCE_S
         while len(pids := children.read_text().split()) < 2:
-            pass
+            assert time.monotonic() < give_up
         process.kill()
         process.wait()
         witness.wait_until_nobody_is_alive()

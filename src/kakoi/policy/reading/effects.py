@@ -13,6 +13,9 @@ from kakoi.policy.reading.shell_readers import SHELL_READERS, Reader
 from kakoi.policy.reading.tool_readers import TOOL_READERS
 
 _READERS: Final[Mapping[str, Reader]] = {**SHELL_READERS, **CODE_READERS, **TOOL_READERS}
+_COMPRESSORS: Final = frozenset(
+    "gzip pigz bzip2 pbzip2 lbzip2 xz pxz zstd zstdmt unzstd lz4 lzip lzop".split()
+)
 _RUNNING_NAME: Final = re.compile(
     r"^--(?:.*-)?(?:exec|execute|pager|plugin|wrapper|cmd|hook|shell|runner|editor|browser)(?:-|$)"
     r"|^--on-?(?:success|pass|fail|exit)"
@@ -183,6 +186,11 @@ def _makefile(effect: Effect, _: Invocation) -> str | None:
     return "runs-hook" if piped else "loads-outside"
 
 
+def _compressor(effect: Effect, _: Invocation) -> str | None:
+    program = re.fullmatch(r"(\w+)(?: -[\w=.-]+)*", effect.word.static or "")
+    return None if program and program[1] in _COMPRESSORS else "runs-hook"
+
+
 def _pager(effect: Effect, _: Invocation) -> str | None:
     return None if effect.word.static in ("cat", "less", "more", "true", "") else "runs-hook"
 
@@ -214,6 +222,7 @@ _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = 
     "awk-include": _awk_include,
     "cmake-command": _cmake_command,
     "makefile": _makefile,
+    "compressor": _compressor,
     "pager": _pager,
     "linker-flags": _linker_flags,
     "public-host": _public_host,

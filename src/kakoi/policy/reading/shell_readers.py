@@ -43,7 +43,11 @@ def read_env(invocation: Invocation) -> list[Effect]:
     operands = invocation.arguments.operands
     split = invocation.arguments.named("-S", "--split-string")
     if split is not None and split.value is not None:
-        return _split_string(split.value, operands)
+        # env reads its options anew from the split text, so all that follows belongs to it.
+        words = invocation.words
+        at = words.index(split.word) + 1
+        at += at < len(words) and words[at] is split.value
+        return _split_string(split.value, words[at:])
     for at, word in enumerate(operands):
         if not ASSIGNED.match(word.prefix):
             found.append(Effect("runs", word, operands[at:]))
@@ -333,7 +337,10 @@ def read_trap(invocation: Invocation) -> list[Effect]:
     operands = invocation.arguments.operands
     if not operands or (operands[0].static in ("-", "") and len(operands) > 1):
         return []
-    return [Effect("runs-here", operands[0])] if len(operands) > 1 else []
+    # A trap on DEBUG or RETURN runs between the commands that are judged.
+    between = [w for w in operands[1:] if w.static in ("DEBUG", "RETURN", None)]
+    found = [Effect("trap-between", word) for word in between]
+    return [*found, Effect("runs-here", operands[0])] if len(operands) > 1 else []
 
 
 SHELL_READERS: Final[dict[str, Reader]] = {

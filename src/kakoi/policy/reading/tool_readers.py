@@ -190,7 +190,9 @@ def read_git_submodule(invocation: Invocation) -> list[Effect]:
     first = operands[0].static if operands else "status"
     if first == "foreach" and len(operands) > 1:
         rest = [w for w in operands[1:] if w.static not in ("--recursive", "--quiet")]
-        return [Effect("runs-shell", rest[0])] if len(rest) == 1 else _run(tuple(rest))
+        changes = Effect("git-changes", invocation.named_by)
+        runs = [Effect("runs-shell", rest[0])] if len(rest) == 1 else _run(tuple(rest))
+        return [changes, *runs]
     return [] if first in ("status", "summary") else [Effect("git-changes", invocation.words[0])]
 
 
