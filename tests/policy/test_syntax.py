@@ -74,6 +74,8 @@ def test_what_feeds_a_command_is_known() -> None:
         ("(" * 6000, "nested more than 64"),
         ("a;" * 5000, "more than 3000 words"),
         ("a|" * 150 + "a", "more than 100 commands in one chain"),
+        ("echo $((" + "1+" * 15000 + "1))", "too many substitutions or operators"),
+        ("cat <<E\n" + "$(ls)\n" * 9000 + "E", "too many substitutions or operators"),
         ('echo "x', "not valid shell"),
         ("if", "not valid shell"),
         ("ls |", "not valid shell"),

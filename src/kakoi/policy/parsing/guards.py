@@ -16,6 +16,8 @@ MAX_NESTING: Final = 64
 MAX_SQUARE: Final = 500
 MAX_PIECES: Final = 3000
 MAX_CHAIN: Final = 100
+MAX_SUBSTITUTIONS: Final = 1000
+MAX_OPERATORS: Final = 200
 
 # Controls other than tab and newline, bidirectional overrides, separators that look like blanks.
 _FORBIDDEN: Final = re.compile(
@@ -29,6 +31,8 @@ _COMPOUND: Final = re.compile(
 )
 _QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _HEREDOC: Final = re.compile(r"<<-?[ \t]*\\?(['\"]?)([\w.-]+)\1")
+_ARITHMETIC: Final = re.compile(r"\(\(([^()]*)")
+_OPERATORS: Final = re.compile(r"[-+*/%&|^<>=?:,]")
 _CHAINED: Final = re.compile(r"(\|\|?|&&)|([;\n])")
 
 
@@ -72,6 +76,8 @@ def _too_large(text: str) -> Unreadable | None:
             f"the command has more than {MAX_PIECES} words and operators; write it to a file first"
         )
         return Unreadable(reason, 0, 0)
+    if text.count("$(") + text.count("`") > MAX_SUBSTITUTIONS or _long_arithmetic(bare):
+        return Unreadable("the command has too many substitutions or operators; split it up", 0, 0)
     chain = 0
     joined = False
     for found in _CHAINED.finditer(bare):
@@ -84,6 +90,12 @@ def _too_large(text: str) -> Unreadable | None:
         if chain > MAX_CHAIN:
             return Unreadable(f"more than {MAX_CHAIN} commands in one chain; split it up", 0, 0)
     return _too_deep(_COMPOUND, bare, "")
+
+
+def _long_arithmetic(bare: str) -> bool:
+    return any(
+        len(_OPERATORS.findall(found[1])) > MAX_OPERATORS for found in _ARITHMETIC.finditer(bare)
+    )
 
 
 def _without_texts(text: str) -> tuple[str, int]:
