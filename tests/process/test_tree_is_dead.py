@@ -171,10 +171,14 @@ async def test_a_program_that_stops_its_keepers_still_ends_at_its_limit(witness:
     executor = ProcessExecutor(grace_s=0.5)
     program = PRELUDE + DAEMON + STOP_EVERY_KEEPER
     args = ["-I", "-S", "-c", program, str(witness.pipe)]
-    with pytest.raises(ExecutionTimeoutError):
-        await executor.spawn(sys.executable, args, SpawnOptions(timeout=3_000))
-    assert not witness.anybody_alive()
-    assert len(witness.announced) == 3
+    for timeout_ms in (500, 4_000, 32_000):
+        witness.announced.clear()
+        with pytest.raises(ExecutionTimeoutError):
+            await executor.spawn(sys.executable, args, SpawnOptions(timeout=timeout_ms))
+        assert not witness.anybody_alive()
+        if len(witness.announced) == 3:
+            return  # A busy machine may need more than a moment to get there.
+    pytest.fail("the keepers were never stopped")
 
 
 async def test_a_program_that_stops_its_keepers_still_ends_when_cancelled(
