@@ -51,8 +51,13 @@ class Decision:
         return kind(message, decision=self, details=details, hint=worst.hint)
 
 
+def _order(finding: Finding) -> tuple[int, int, str, int, str]:
+    """Worst first, then by place; the rest only makes the order the same every time."""
+    return (-finding.verdict.severity, finding.start, finding.rule, finding.end, finding.reason)
+
+
 def decision_from(command: str, findings: list[Finding]) -> Decision:
     """Join findings: the most severe verdict wins, and each fact is told once."""
-    ordered = sorted(set(findings), key=lambda f: (-f.verdict.severity, f.start, f.rule, f.end))
+    ordered = sorted(set(findings), key=_order)
     verdict = ordered[0].verdict if ordered else Verdict.ALLOW
     return Decision(command, verdict, tuple(ordered))

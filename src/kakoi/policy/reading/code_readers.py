@@ -1,7 +1,8 @@
 """Readers for programs that carry a program of another language: sed, awk, `python -c`."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -12,6 +13,8 @@ from kakoi.policy.languages.sed import sed_effects
 from kakoi.policy.programs import Effect, Invocation
 from kakoi.policy.reading.shell_readers import ASSIGNED, Reader
 from kakoi.policy.words import STDIN_NAMES, Expansion, Word, literal_word
+
+_LONGEST_SCRIPT: Final = 16 * 1024
 
 
 def _embedded(found: Iterable[EmbeddedEffect], word: Word) -> list[Effect]:
@@ -26,6 +29,15 @@ def _embedded(found: Iterable[EmbeddedEffect], word: Word) -> list[Effect]:
         else:
             effects.append(Effect(kind, word, text=target or ""))
     return effects
+
+
+def _script_effects(
+    read: Callable[[str], Iterable[EmbeddedEffect]], script: str, word: Word
+) -> list[Effect]:
+    """What a script does; one longer than anybody types is not read at all."""
+    if len(script) > _LONGEST_SCRIPT:
+        return [Effect("program-unreadable", word)]
+    return _embedded(read(script), word)
 
 
 def read_sed(invocation: Invocation) -> list[Effect]:
@@ -48,14 +60,19 @@ def read_sed(invocation: Invocation) -> list[Effect]:
         return found
     if given:
         script = "\n".join(word.text or "" for word in given)
-        found.extend(_embedded(sed_effects(script), given[0]))
+        found.extend(_script_effects(sed_effects, script, given[0]))
     return found
 
 
 def _dynamic_sed(word: Word) -> list[Effect]:
     """A script with expansions in it: judged with an inert word in their place, else unclear."""
-    stand_in = "".join("x" if isinstance(p, Expansion) else p.text for p in word.parts)
-    effects = _embedded(sed_effects(stand_in), word)
+    texts = [p.text if not isinstance(p, Expansion) else None for p in word.parts]
+    # A word in a replacement or a line number in an address: one of the two must be readable.
+    readings = [
+        _script_effects(sed_effects, "".join(t if t is not None else inert for t in texts), word)
+        for inert in ("x", "1")
+    ]
+    effects = min(readings, key=lambda found: any(e.kind == "program-unreadable" for e in found))
     # At the very start or end an expansion could add a command of its own.
     if isinstance(word.parts[-1], Expansion) or isinstance(word.parts[0], Expansion):
         effects.append(Effect("unclear-script", word))
@@ -79,7 +96,7 @@ def read_awk(invocation: Invocation) -> list[Effect]:
     # Several pieces are one program.
     pieces = ["".join("0" if isinstance(p, Expansion) else p.text for p in w.parts) for w in given]
     if given:
-        found.extend(_embedded(awk_effects("\n".join(pieces)), given[0]))
+        found.extend(_script_effects(awk_effects, "\n".join(pieces), given[0]))
     return found + [Effect("unclear-script", word) for word in given if word.shape is None]
 
 
@@ -100,6 +117,7 @@ def code_reader(language: str) -> Reader:
         # `node -p -e CODE`: the first option took the second for its value.
         texts += [w for before, w in pairwise(invocation.words) if before.static in flags]
         for word in dict.fromkeys(texts):
+            found.append(Effect("code-text", word))
             found.extend(code_effects(language, word))
         found += _php_settings(invocation) if language == "php" else []
         module = arguments.named("-m")
@@ -157,7 +175,9 @@ def code_effects(language: str, word: Word) -> list[Effect]:
     if word.text is None and len(word.parts) == 1:
         return [Effect("unclear-program", word)]
     stand_in = "".join("0" if isinstance(p, Expansion) else p.text for p in word.parts)
-    return _embedded(inline_code_effects(language, stand_in), word)
+    if language == "python":  # read by Python's own parser, which is fast
+        return _embedded(inline_code_effects(language, stand_in), word)
+    return _script_effects(partial(inline_code_effects, language), stand_in, word)
 
 
 CODE_READERS: Final[dict[str, Reader]] = {

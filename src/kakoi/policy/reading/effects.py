@@ -191,6 +191,17 @@ def _compressor(effect: Effect, _: Invocation) -> str | None:
     return None if program and program[1] in _COMPRESSORS else "runs-hook"
 
 
+def _cmake_define(effect: Effect, _: Invocation) -> str | None:
+    name, value = effect.word.shown.partition("=")[::2]
+    if not re.search(r"COMPILER(?:_LAUNCHER)?(?::\w+)?$|LAUNCHER|MAKE_PROGRAM", name):
+        return None
+    known = (
+        r"(?:/usr/(?:local/)?bin/)?"
+        r"(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+|s?ccache|ninja|make)(?:-\d+)?"
+    )
+    return None if re.fullmatch(known, value) else "odd-option"
+
+
 def _pager(effect: Effect, _: Invocation) -> str | None:
     return None if effect.word.static in ("cat", "less", "more", "true", "") else "runs-hook"
 
@@ -222,6 +233,7 @@ _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = 
     "awk-include": _awk_include,
     "cmake-command": _cmake_command,
     "makefile": _makefile,
+    "cmake-define": _cmake_define,
     "compressor": _compressor,
     "pager": _pager,
     "linker-flags": _linker_flags,

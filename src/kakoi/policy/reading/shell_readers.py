@@ -307,7 +307,7 @@ def read_shopt(invocation: Invocation) -> list[Effect]:
     if not arguments.named("-s", "-u"):
         return []
     # With nullglob a pattern without matches is no word at all, and the next one takes its place.
-    unsure = [Effect("unclear-option", w) for w in arguments.operands if w.static == "nullglob"]
+    unsure = [Effect("null-glob", w) for w in arguments.operands if w.static == "nullglob"]
     odd = [w for w in arguments.operands if w.static not in _SHOPTS]
     return unsure + [Effect("shell-state", word) for word in odd]
 
