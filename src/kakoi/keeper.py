@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PR_SET_DUMPABLE = 4
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_WAIT_MS = 3_600_000
 _PATIENCE_FROM_OUTSIDE_S = 60.0
 # Those that we may not kill (sudo) end by themselves, soon or not at all.
@@ -110,7 +110,7 @@ def keep(line: int) -> None:
         return  # Cancelled before it began.
     request = Request(body)
     try:
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         os.stat("/proc/self/stat")  # Without it there is nothing to see.
         report, report_end = os.pipe()
         second = os.fork()
@@ -136,7 +136,7 @@ def run_command(request: Request, report: int) -> None:
     """Report how the command ended, or why it did not start; never returns."""
     failing = b"no_keeper"
     try:
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         failing = b"no_cwd"
         if request.cwd:
             os.chdir(request.cwd)

@@ -28,7 +28,12 @@ class ExecutionResult:
 
     `stdout` and `stderr` hold the kept head of each stream, without any marker; the `_bytes`
     fields count what the command wrote, kept or not. A signalled command has 128 + the signal
-    as its `exit_code`, as in a shell.
+    as its `exit_code`, as in a shell. One that did not end by itself has the status that shells
+    and `timeout` use: 124 out of time, 125 sandbox lost, 126 or 127 never started, 130 cancelled.
+    `cwd` is the directory the shell ended in, if that was asked for and it could say.
+    `leftovers_ended` counts the processes it left behind and that were killed. `id` is the name
+    by which output beyond the kept head can still be read in the sandbox. `error` says in words
+    why it was never started or how the sandbox was lost.
     """
 
     exit_code: int
@@ -40,6 +45,18 @@ class ExecutionResult:
     stderr_bytes: int = 0
     stdout_truncated: bool = False
     stderr_truncated: bool = False
+    signal: int | None = None
+    cwd: str | None = None
+    cpu_ms: int = 0
+    max_rss_bytes: int = 0
+    leftovers_ended: int = 0
+    id: str = ""
+    error: str = ""
+
+    @property
+    def exitCode(self) -> int:  # noqa: N802 - the name in spec B
+        """`exit_code`, under the name that spec B gives it."""
+        return self.exit_code
 
     @property
     def truncated(self) -> bool:

@@ -25,6 +25,7 @@ from kakoi.process.options import (
     encode_env,
     encode_stdin,
 )
+from kakoi.process.stream import Launch, ProcessStream
 from kakoi.redact import redact
 from kakoi.results import Capture, Reason
 
@@ -76,6 +77,10 @@ class ProcessExecutor:
             partial = {"command": command, "stdout": stdout.text(), "stderr": stderr.text()}
             raise _failure(options, record, partial, overdue=kept.overdue)
         return _result(record, stdout, stderr)
+
+    def stream(self, launch: Launch) -> ProcessStream:
+        """Start a program that stays, and open a stream to it. Whoever asks must `end` it."""
+        return ProcessStream(launch)
 
     def _request(self, command: str, args: Sequence[str], options: SpawnOptions) -> bytes:
         check_options(options)

@@ -16,7 +16,7 @@ from kakoi.results import Capture
 if TYPE_CHECKING:
     import subprocess
 
-_KEEPER = str(Path(__file__).parent.with_name("keeper.py"))
+KEEPER = str(Path(__file__).parent.with_name("keeper.py"))
 _RECORD_BYTES = 4096
 
 
@@ -119,7 +119,7 @@ class Kept:
             line_fd = fcntl.fcntl(their_line, fcntl.F_DUPFD_CLOEXEC, 3)
             theirs.callback(os.close, line_fd)
             self._popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", _KEEPER, str(line_fd)],
+                [sys.executable, "-I", "-S", KEEPER, str(line_fd)],
                 stdin=self._feed(streams.stdin, theirs),
                 stdout=self._drain(streams.stdout, theirs),
                 stderr=self._drain(streams.stderr, theirs),
@@ -189,7 +189,7 @@ class Kept:
         self.overdue = True
         try:
             self._rescuer = self._rescuer or subprocess.Popen(
-                [sys.executable, "-I", "-S", _KEEPER, "end", str(self._popen.pid)],
+                [sys.executable, "-I", "-S", KEEPER, "end", str(self._popen.pid)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -1,0 +1,192 @@
+"""A program that stays: started once, and one byte stream to it until it is ended.
+
+The program's standard input and output are one end of a socket, ours is the other; what it says
+on standard error is kept (the head of it) to explain a failure.
+"""
+
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kakoi.errors import ExecutionError
+from kakoi.process.keeping import KEEPER
+from kakoi.process.options import encode_argv, encode_env
+from kakoi.process.pumps import Drain
+from kakoi.results import Capture
+
+if TYPE_CHECKING:
+    import asyncio
+    import subprocess
+
+_STDERR_BYTES = 16 * 1024
+_PATIENCE_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What to start. `argv[0]` is looked up on the PATH of `env`, which is all it gets.
+
+    `files`: an argument that equals one of these keys becomes the number of a descriptor from
+    which the program can read the bytes.
+    `kept`: a keeper stands above the program and ends all that it started when it exits, when
+    the stream is ended and when we die. Without it the program has to see to that itself: it
+    notices the end of its input.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str = "/"
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    kept: bool = False
+
+
+class ProcessStream:
+    """A running program and the stream to it. `end` is the only way out, and must be taken."""
+
+    def __init__(self, launch: Launch) -> None:
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._ours = contextlib.ExitStack()
+        self._stderr = Capture(_STDERR_BYTES)
+        self._line: socket.socket | None = None
+        try:
+            self._start(launch)
+        except BaseException as error:
+            self._ours.close()
+            if not isinstance(error, OSError):
+                raise
+            raise ExecutionError(
+                f"cannot start `{launch.argv[0]}`: {error.strerror}",
+                details={"program": launch.argv[0], "errno": error.errno},
+                hint="is it installed, and on PATH?",
+            ) from error
+
+    @property
+    def pid(self) -> int:
+        """The process that was started: the program, or its keeper."""
+        return self._popen.pid
+
+    @property
+    def stderr(self) -> str:
+        """What the program itself has said so far on standard error."""
+        return self._stderr.text()
+
+    async def wait(self) -> int:
+        """Wait until the program has exited by itself; returns its status as Popen gives it."""
+        import asyncio
+
+        await asyncio.shield(self._gone)
+        return self._popen.wait()
+
+    async def end(self, grace_s: float = 2.0) -> None:
+        """Close the stream, wait `grace_s` for the program to go, then kill it. Never raises.
+
+        Cancelling does not hurry it: the program is gone when this returns.
+        """
+        import asyncio
+
+        self.socket.close()
+        if self._line is not None:
+            with contextlib.suppress(OSError):
+                self._line.shutdown(socket.SHUT_WR)
+        timer = self._loop.call_later(grace_s, self._give_up)
+        cancelled: asyncio.CancelledError | None = None
+        while not self._gone.done():
+            try:
+                await asyncio.wait([self._gone])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        timer.cancel()
+        self._popen.wait()
+        self._ours.close()
+        if cancelled is not None:
+            raise cancelled
+
+    def _give_up(self) -> None:
+        """It does not go by itself. A keeper may have been stopped: it is helped to do its work."""
+        import subprocess
+
+        if self._line is None:
+            self._popen.kill()
+            return
+        helper = subprocess.Popen(
+            [sys.executable, "-I", "-S", KEEPER, "end", str(self._popen.pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._ours.callback(helper.wait)
+
+    def _start(self, launch: Launch) -> None:
+        import subprocess
+
+        with contextlib.ExitStack() as theirs:
+            self.socket, their_socket = socket.socketpair()
+            self.socket.setblocking(False)
+            self._ours.callback(self.socket.close)
+            theirs.callback(their_socket.close)
+            stderr, their_stderr = os.pipe()
+            theirs.callback(os.close, their_stderr)
+            drain = Drain(self._loop, stderr, self._stderr)
+            self._ours.callback(drain.finish)
+            fds = {name: _readable(data, theirs) for name, data in launch.files.items()}
+            argv = [str(fds.get(word, word)) for word in launch.argv]
+            if launch.kept:
+                line = self._request_keeper(argv, launch.env, theirs)
+                argv, fds["line"] = [sys.executable, "-I", "-S", KEEPER, str(line)], line
+            self._popen: subprocess.Popen[bytes] = subprocess.Popen(
+                argv,
+                env=dict(launch.env),
+                cwd=launch.cwd,
+                stdin=their_socket.fileno(),
+                stdout=their_socket.fileno(),
+                stderr=their_stderr,
+                pass_fds=list(fds.values()),
+                start_new_session=True,
+            )
+        self._watch()
+
+    def _request_keeper(
+        self, argv: Sequence[str], env: Mapping[str, str], theirs: contextlib.ExitStack
+    ) -> int:
+        """The line on which a keeper is already asked to keep `argv`, for as long as it takes."""
+        self._line, their_line = socket.socketpair()
+        self._ours.callback(self._line.close)
+        theirs.callback(their_line.close)
+        number = fcntl.fcntl(their_line, fcntl.F_DUPFD_CLOEXEC, 3)
+        theirs.callback(os.close, number)
+        words = encode_argv(argv[0], argv[1:])
+        fields = [b"0", b"%d" % _PATIENCE_MS, b"", b"%d" % len(words), *words, *encode_env(env)]
+        body = b"\0".join(fields)
+        self._line.sendall(b"%010d" % len(body) + body)
+        return number
+
+    def _watch(self) -> None:
+        fd = os.pidfd_open(self._popen.pid)
+        self._ours.callback(os.close, fd)
+        self._loop.add_reader(fd, self._on_gone, fd)
+        self._ours.callback(self._loop.remove_reader, fd)
+
+    def _on_gone(self, fd: int) -> None:
+        self._loop.remove_reader(fd)
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+
+def _readable(data: bytes, theirs: contextlib.ExitStack) -> int:
+    """A descriptor, above the standard three, that reads `data` from its beginning."""
+    memory = os.memfd_create("kakoi", os.MFD_CLOEXEC)
+    theirs.callback(os.close, memory)
+    number = fcntl.fcntl(memory, fcntl.F_DUPFD_CLOEXEC, 3)
+    theirs.callback(os.close, number)
+    os.write(memory, data)
+    os.lseek(memory, 0, os.SEEK_SET)
+    return number

@@ -1,0 +1,1 @@
+"""HOW IT RUNS, inside the place."""

@@ -1,0 +1,182 @@
+"""What a runner says, turned into values or refused: it may lie, but not in another shape."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kakoi.results import Capture, ExecutionResult, Reason
+from kakoi.runner.commands import FileInfo, JobInfo
+from kakoi.runner.frames import BadFrame
+
+_LONGEST_TEXT = 64 * 1024
+_BIGGEST = 2**63
+_NEVER_STARTED = {
+    "no_cwd": "its working directory",
+    "no_program": "the program",
+    "no_start": "the program",
+    "no_keeper": "its keeper",
+}
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a frame."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadFrame("no JSON") from None
+    if not isinstance(found, dict):
+        raise BadFrame("no JSON object")
+    return found
+
+
+def number(answer: Mapping[str, Any], name: str) -> int:
+    """A count; anything else is a breach."""
+    found = answer.get(name)
+    if type(found) is not int or not 0 <= found < _BIGGEST:
+        raise BadFrame(f"no number `{name}`")
+    return found
+
+
+def text(answer: Mapping[str, Any], name: str) -> str:
+    found = answer.get(name)
+    if not isinstance(found, str) or len(found) > _LONGEST_TEXT:
+        raise BadFrame(f"no text `{name}`")
+    return found
+
+
+def _seconds(answer: Mapping[str, Any], name: str) -> float:
+    found = answer.get(name)
+    if not isinstance(found, int | float) or not abs(found) < _BIGGEST:
+        raise BadFrame(f"no time `{name}`")
+    return float(found)
+
+
+def _pair(answer: Mapping[str, Any], name: str) -> tuple[int, int]:
+    found = answer.get(name)
+    if not isinstance(found, list) or len(found) != 2:
+        raise BadFrame(f"no pair `{name}`")
+    first, second = ({"n": each} for each in found)
+    return number(first, "n"), number(second, "n")
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who speaks."""
+
+    shell: str
+    uid: int
+    cwd: str
+
+    @classmethod
+    def parse(cls, answer: Mapping[str, Any]) -> "Hello":
+        if number(answer, "version") != 1:
+            raise BadFrame("another version")
+        return cls(text(answer, "shell"), number(answer, "uid"), text(answer, "cwd"))
+
+
+def parse_result(
+    answer: Mapping[str, Any], stdout: Capture | None = None, stderr: Capture | None = None
+) -> ExecutionResult:
+    """What came of a command. Without captures (a job), the output stays in the sandbox."""
+    kind, code = text(answer, "kind"), number(answer, "number")
+    reason, exit_code, signal = _ending(kind, code)
+    counts = _pair(answer, "bytes")
+    captures = (stdout or Capture(0), stderr or Capture(0))
+    never = reason is Reason.NEVER_STARTED
+    error = f"{_NEVER_STARTED[kind]}: {text(answer, 'error')}" if never else ""
+    if kind == "lost":
+        error = "the command killed its keeper; everything it started was ended"
+    if number(answer, "survivors"):
+        reason, exit_code = Reason.SANDBOX_LOST, 125
+        error = f"{number(answer, 'survivors')} processes of the command could not be ended"
+    cwd = text(answer, "cwd")
+    return ExecutionResult(
+        exit_code=exit_code,
+        stdout=captures[0].text(),
+        stderr=captures[1].text(),
+        duration_ms=number(answer, "duration_ms"),
+        reason=reason,
+        stdout_bytes=counts[0],
+        stderr_bytes=counts[1],
+        stdout_truncated=counts[0] > captures[0].total_bytes or captures[0].truncated,
+        stderr_truncated=counts[1] > captures[1].total_bytes or captures[1].truncated,
+        signal=signal,
+        cwd=cwd or None,
+        cpu_ms=number(answer, "cpu_ms"),
+        max_rss_bytes=number(answer, "max_rss_kib") * 1024,
+        leftovers_ended=number(answer, "ended"),
+        id=text(answer, "id"),
+        error=error,
+    )
+
+
+def _ending(kind: str, code: int) -> tuple[Reason, int, int | None]:
+    """Why it ended, as which exit code, and by which signal."""
+    match kind:
+        case "exited" if code < 256:
+            return Reason.EXITED, code, None
+        case "signalled" if 0 < code < 128:
+            return Reason.SIGNALLED, 128 + code, code
+        case "timed_out":
+            return Reason.TIMED_OUT, 124, None
+        case "idle_timeout":
+            return Reason.IDLE_TIMEOUT, 124, None
+        case "out_of_memory":
+            return Reason.OUT_OF_MEMORY, 137, 9
+        case "cancelled":
+            return Reason.CANCELLED, 130, None
+        case "lost":
+            return Reason.SANDBOX_LOST, 125, None
+        case "no_program" if code == 2:  # ENOENT
+            return Reason.NEVER_STARTED, 127, None
+        case "no_cwd" | "no_program" | "no_start" | "no_keeper":
+            return Reason.NEVER_STARTED, 126, None
+    raise BadFrame(f"an unknown ending {kind[:20]!r} {code}")
+
+
+def parse_jobs(answer: Mapping[str, Any]) -> list[JobInfo]:
+    """The jobs of a sandbox."""
+    jobs = []
+    for each in _objects(answer, "jobs"):
+        counts = _pair(each, "bytes")
+        over = each.get("answer")
+        if not isinstance(over, dict | None):
+            raise BadFrame("no answer of a job")
+        jobs.append(
+            JobInfo(
+                id=text(each, "id"),
+                command=text(each, "command"),
+                started_s_ago=_seconds(each, "age_s"),
+                stdout_bytes=counts[0],
+                stderr_bytes=counts[1],
+                result=None if over is None else parse_result(over),
+            )
+        )
+    return jobs
+
+
+def parse_files(answer: Mapping[str, Any]) -> list[FileInfo]:
+    """The files of a folder in a sandbox."""
+    return [parse_file(each) for each in _objects(answer, "files")]
+
+
+def parse_file(answer: Mapping[str, Any]) -> FileInfo:
+    kinds: tuple[Literal["file", "directory", "link", "other"], ...]
+    kinds = ("file", "directory", "link", "other")
+    if answer.get("kind") not in kinds:
+        raise BadFrame("an unknown kind of file")
+    return FileInfo(
+        name=text(answer, "name"),
+        kind=kinds[kinds.index(answer["kind"])],
+        size=number(answer, "size"),
+        mode=number(answer, "mode"),
+        modified_s=_seconds(answer, "modified_s"),
+    )
+
+
+def _objects(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = answer.get(name)
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise BadFrame(f"no list `{name}`")
+    return found

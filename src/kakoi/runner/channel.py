@@ -1,0 +1,381 @@
+"""RunnerChannel: commands, jobs and files of one sandbox, over the line to its runner."""
+
+import asyncio
+import contextlib
+import errno
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from kakoi.errors import ConfigurationError, SandboxError
+from kakoi.process.stream import Launch, ProcessStream
+from kakoi.results import Capture, ExecutionResult, Reason
+from kakoi.runner import frames
+from kakoi.runner.answers import number, parse_file, parse_files, parse_jobs, parse_result
+from kakoi.runner.commands import (
+    MAX_FILE_BYTES,
+    MIB,
+    Command,
+    FileInfo,
+    JobInfo,
+    OutputPart,
+    Stream,
+    TerminalSize,
+)
+from kakoi.runner.delivery import RunnerSettings
+from kakoi.runner.line import Exchange, Line, open_line
+
+_ALL = 2**62
+# The runner keeps the time; if it has not ended a command by then, it does not keep its word.
+_GRACE_S = 10.0
+_STREAMS: dict[int, Stream] = {frames.STDOUT: "stdout", frames.STDERR: "stderr"}
+
+
+async def open_channel(
+    launch: Launch,
+    settings: RunnerSettings,
+    start: Callable[[Launch], ProcessStream] = ProcessStream,
+) -> "RunnerChannel":
+    """Start a runner by `launch` and open a channel to it; SandboxError says why it failed."""
+    return RunnerChannel(await open_line(launch, settings, start))
+
+
+class RunnerChannel:
+    """The way into a sandbox that has a runner; see `Channel`."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Is the other end gone?"""
+        return bool(self._line.stream.lost)
+
+    async def run(self, command: Command) -> ExecutionResult:
+        """Run to the end; see `Channel.run`."""
+        async with _Running(self, self._line, command, live=False) as running:
+            return await running.result()
+
+    def open(self, command: Command) -> "_Running":
+        """Run with live output and input; see `Channel.open`."""
+        return _Running(self, self._line, command, live=True)
+
+    async def start(self, command: Command) -> str:
+        """Start a job; see `Channel.start`."""
+        order = _order(command, send_limit=0) | {"background": True}
+        order["stdin"] = command.stdin_open or command.stdin is not None
+        await self._ask(order)
+        if command.stdin is not None:
+            for begin in range(0, len(command.stdin), frames.MAX_DATA):
+                await self.write_stdin(command.id, command.stdin[begin : begin + frames.MAX_DATA])
+            if not command.stdin_open:
+                await self.write_stdin(command.id, b"", close=True)
+        return command.id
+
+    async def list_jobs(self) -> list[JobInfo]:
+        """Every job that is remembered, running or not."""
+        with self._trusting_nothing():
+            return parse_jobs(await self._ask({"op": "list"}))
+
+    async def read_output(
+        self, job: str, stream: Stream, *, offset: int = 0, limit: int = MIB, wait_s: float = 0
+    ) -> OutputPart:
+        """A part of a job's output; see `Channel.read_output`."""
+        data = bytearray()
+        order = {
+            "op": "read",
+            "id": job,
+            "stream": 0 if stream == "stdout" else 1,
+            "offset": offset,
+            "limit": min(limit, frames.WINDOW),
+            "wait_s": wait_s,
+        }
+        answer = await self._ask(order, lambda _kind, body: data.extend(body))
+        with self._trusting_nothing():
+            lost = number(answer, "total") - number(answer, "stored")
+            ended = answer.get("ended") is True
+        return OutputPart(bytes(data), offset, offset + len(data), ended, max(0, lost))
+
+    async def write_stdin(self, job: str, data: bytes, *, close: bool = False) -> None:
+        """Give a job input; BlockingIOError if it does not read what it has got already."""
+        parts = [data[i : i + frames.MAX_DATA] for i in range(0, len(data), frames.MAX_DATA)]
+        for part in parts or [b""]:
+            order = {"op": "write", "id": job, "data": part.decode("latin-1"), "close": False}
+            await self._ask(order | {"close": close and part is (parts or [part])[-1]})
+
+    async def stop_job(self, job: str) -> ExecutionResult:
+        """End a job and everything it started."""
+        with self._trusting_nothing():
+            return parse_result(await self._ask({"op": "stop", "id": job}))
+
+    async def wait_job(self, job: str, *, wait_s: float | None = None) -> ExecutionResult | None:
+        """A job's result, or None if it still runs after `wait_s`."""
+        with self._trusting_nothing():
+            answer = await self._ask({"op": "wait", "id": job, "wait_s": wait_s})
+            return None if answer.get("running") is True else parse_result(answer)
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int = MAX_FILE_BYTES) -> bytes:
+        """The bytes of a file; OSError with EFBIG if there are more than `limit`."""
+        data = bytearray()
+
+        def take(_kind: int, body: bytes) -> None:
+            data.extend(body)
+            if len(data) <= limit + 1:
+                self._line.stream.allow(exchange, len(body))
+
+        # One more than wanted: whether there is more is known then.
+        order = {"op": "read_file", "path": path, "offset": offset, "limit": limit + 1}
+        exchange = self._line.stream.open(take)
+        await self._answer(exchange, order)
+        if len(data) > limit:
+            raise OSError(errno.EFBIG, f"the file has more than {limit} bytes", path)
+        return bytes(data)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Create or replace a file in one step."""
+        if len(data) > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"more than {MAX_FILE_BYTES} bytes", path)
+        order = {"op": "write_file", "path": path, "mode": mode, "limit": len(data)}
+        exchange = self._line.stream.open()
+        self._line.stream.order(exchange, order)
+        try:
+            await self._line.stream.feed(exchange, data)
+            self._line.stream.write(frames.INPUT, exchange.number)
+        except asyncio.CancelledError:
+            self._line.stream.write(frames.CANCEL, exchange.number)
+            raise
+        await self._answer(exchange, None, path)
+
+    async def list_files(self, path: str, *, limit: int = 10_000) -> list[FileInfo]:
+        """What is in a folder; OSError with EOVERFLOW if it is more than `limit`."""
+        with self._trusting_nothing():
+            return parse_files(await self._ask({"op": "list_files", "path": path, "limit": limit}))
+
+    async def stat_file(self, path: str) -> FileInfo:
+        """What a path names; a link is told as a link."""
+        with self._trusting_nothing():
+            return parse_file(await self._ask({"op": "stat_file", "path": path}))
+
+    async def close(self) -> None:
+        """Give the channel up; returns when the stream's process is gone."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._line.close())
+        await asyncio.shield(self._closing)
+
+    async def _ask(
+        self, order: dict[str, Any], on_data: Callable[[int, bytes], None] | None = None
+    ) -> dict[str, Any]:
+        return await self._answer(self._line.stream.open(on_data), order)
+
+    async def _answer(
+        self, exchange: Exchange, order: dict[str, Any] | None, path: str | None = None
+    ) -> dict[str, Any]:
+        if order is not None:
+            self._line.stream.order(exchange, order)
+        try:
+            answer = await asyncio.shield(exchange.answer)
+        except asyncio.CancelledError:
+            self._line.stream.write(frames.CANCEL, exchange.number)
+            raise
+        if "errno" in answer:
+            with self._trusting_nothing():
+                code = number(answer, "errno")
+                said = str(answer.get("error"))[:500]
+            raise _system_error(code, said, order or {}, path)
+        return answer
+
+    @contextlib.contextmanager
+    def _trusting_nothing(self) -> Iterator[None]:
+        try:
+            yield
+        except frames.BadFrame as error:
+            self._line.stream.lose(f"its runner does not keep to the protocol: {error}")
+            raise SandboxError(f"the sandbox was lost: {self._line.stream.lost}") from error
+
+
+def _system_error(
+    code: int, said: str, order: dict[str, Any], path: str | None
+) -> OSError | ConfigurationError:
+    if code == errno.ESRCH:
+        return ConfigurationError(
+            f"there is no job {order.get('id')!r} in the sandbox",
+            hint="list the jobs; a finished one is forgotten after a while",
+        )
+    return OSError(code, said, path or order.get("path"))
+
+
+def _order(command: Command, *, send_limit: int) -> dict[str, Any]:
+    words = command.command
+    size = command.terminal
+    return {
+        "op": "run",
+        "id": command.id,
+        "command": words if isinstance(words, str) else list(words),
+        "cwd": command.cwd,
+        "env": dict(command.env),
+        "stdin": command.stdin is not None or command.stdin_open,
+        "terminal": None if size is None else [size.rows, size.columns],
+        "timeout_s": command.timeout_s,
+        "idle_timeout_s": command.idle_timeout_s,
+        "send_limit": send_limit,
+        "spill": command.spill_bytes,
+        "report_cwd": command.report_cwd,
+    }
+
+
+class _Running:
+    """A command in the foreground; see `Running`."""
+
+    def __init__(self, channel: RunnerChannel, line: Line, command: Command, *, live: bool) -> None:
+        self._channel = channel
+        self._stream = line.stream
+        self._command = command
+        self._live = live
+        self._loop = asyncio.get_running_loop()
+        self._kept = {kind: Capture(command.max_output_bytes) for kind in _STREAMS}
+        self._unread: deque[tuple[Stream, bytes]] = deque()
+        self._arrived: asyncio.Future[None] | None = None
+        self._feeding: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._began = self._loop.time()
+
+    @property
+    def id(self) -> str:
+        """The name of the command."""
+        return self._command.id
+
+    async def __aenter__(self) -> "_Running":
+        command = self._command
+        send_limit = _ALL if self._live else command.max_output_bytes
+        self._exchange = self._stream.open(self._on_data)
+        self._stream.order(self._exchange, _order(command, send_limit=send_limit))
+        if command.timeout_s is not None:
+            self._deadline = self._loop.call_later(command.timeout_s + _GRACE_S, self._overdue)
+        if command.stdin is not None:
+            self._feeding = asyncio.ensure_future(self._feed_first(command.stdin))
+        if self._live:
+            self._exchange.answer.add_done_callback(lambda _answer: self._wake())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        try:
+            if not self._exchange.answer.done():
+                await self._cancel()
+        finally:
+            if self._deadline is not None:
+                self._deadline.cancel()
+            if self._feeding is not None:
+                self._feeding.cancel()
+
+    async def _cancel(self) -> None:
+        """End it, and wait until it has ended, whatever happens to us meanwhile."""
+        self._stream.write(frames.CANCEL, self._exchange.number)
+        overdue = self._loop.call_later(_GRACE_S, self._overdue)
+        self._drain()
+        cancelled: asyncio.CancelledError | None = None
+        while not self._exchange.answer.done():
+            try:
+                await asyncio.wait([self._exchange.answer])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        overdue.cancel()
+        if self._exchange.answer.exception() is not None:
+            await self._channel.close()
+        if cancelled is not None:
+            raise cancelled
+
+    def _overdue(self) -> None:
+        self._stream.lose("its runner did not end a command in time")
+
+    async def _feed_first(self, data: bytes) -> None:
+        await self._stream.feed(self._exchange, data)
+        if not self._command.stdin_open:
+            self._stream.write(frames.INPUT, self._exchange.number)
+
+    def _on_data(self, kind: int, body: bytes) -> None:
+        self._kept[kind].feed(body)
+        if self._live:
+            self._unread.append((_STREAMS[kind], body))
+            self._wake()
+        elif self._kept[kind].total_bytes <= self._command.max_output_bytes:
+            self._stream.allow(self._exchange, len(body))
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    async def output(self) -> AsyncIterator[tuple[Stream, bytes]]:
+        """What it writes, as it writes it."""
+        while True:
+            while self._unread:
+                stream, body = self._unread.popleft()
+                yield stream, body
+                self._stream.allow(self._exchange, len(body))
+            if self._exchange.answer.done():
+                return
+            self._arrived = self._loop.create_future()
+            await self._arrived
+
+    def _drain(self) -> None:
+        """Nobody reads: let it write."""
+        self._live = False
+        size = sum(len(body) for _stream, body in self._unread)
+        self._unread.clear()
+        if size:
+            self._stream.allow(self._exchange, size)
+
+    async def write(self, data: bytes) -> None:
+        """Give it input; waits while it does not read."""
+        if self._feeding is not None:
+            await asyncio.shield(self._feeding)
+        await self._stream.feed(self._exchange, data)
+
+    async def close_stdin(self) -> None:
+        """Its input ends here (on a terminal: Ctrl-D)."""
+        if not self._exchange.answer.done():
+            self._stream.write(frames.INPUT, self._exchange.number)
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Tell its terminal how big it is now."""
+        order = {"op": "resize", "id": self.id, "rows": size.rows, "columns": size.columns}
+        await self._channel._ask(order)
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to its process group."""
+        await self._channel._ask({"op": "signal", "id": self.id, "number": number})
+
+    async def result(self) -> ExecutionResult:
+        """What came of it."""
+        if self._live and not self._exchange.answer.done():
+            self._drain_when_unread()
+        try:
+            answer = await asyncio.shield(self._exchange.answer)
+            with self._channel._trusting_nothing():
+                if "errno" in answer:
+                    raise frames.BadFrame("an error in the place of a result")
+                return parse_result(answer, *self._kept.values())
+        except SandboxError as error:
+            # First of all the end of everything that may still run there.
+            await self._channel.close()
+            return self._lost(error)
+
+    def _drain_when_unread(self) -> None:
+        if self._arrived is None:
+            self._drain()
+
+    def _lost(self, error: SandboxError) -> ExecutionResult:
+        out, err = self._kept.values()
+        return ExecutionResult(
+            exit_code=125,
+            stdout=out.text(),
+            stderr=err.text(),
+            duration_ms=round((self._loop.time() - self._began) * 1000),
+            reason=Reason.SANDBOX_LOST,
+            stdout_bytes=out.total_bytes,
+            stderr_bytes=err.total_bytes,
+            stdout_truncated=out.truncated,
+            stderr_truncated=err.truncated,
+            id=self.id,
+            error=str(error),
+        )

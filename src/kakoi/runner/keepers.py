@@ -1,0 +1,320 @@
+"""Kept keepers: a child subreaper above each command, used again when its command is over.
+
+    runner ──line── keeper ── the command ── whatever it starts
+
+An orphan below a keeper becomes that keeper's child and nobody else's, so at the end it can kill
+until nothing is left; then it reports and waits for the next command. The runner is a subreaper
+as well: a command that kills its keeper falls to the runner (`end_orphans`).
+
+On the line, to the keeper: a request with the command's three streams attached, then END or
+SIGNAL and a number; its end means that the runner is gone. Back: one record for each command.
+Standard library only, Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+# Not `signal`: its enums would be a good part of our start-up time.
+import _signal as signal  # type: ignore[import-not-found]
+import array
+import errno
+import marshal
+import os
+import resource
+import select
+import socket
+import time
+
+from kakoi import keeper as ending
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+END = b"E"
+SIGNAL = b"S"
+_PATIENCE_S = 30.0
+_SEND_TIMEOUT_S = 2.0
+_MAX_CWD = 4096
+_SIGNALS = sorted(set(range(1, signal.NSIG)) - {signal.SIGKILL, signal.SIGSTOP, 32, 33})
+
+# The shell says where it is when it exits. Bash reads this before the command, which stays as it
+# was judged; `sh` is given both in one, because nothing makes it read a file first.
+_BASH_PRELUDE = b"unset BASH_ENV; trap 'builtin pwd -P >&%d 2>/dev/null' EXIT; exec %d<&-\n"
+_SH_PRELUDE = b"trap 'pwd -P >&%d 2>/dev/null' EXIT; . /proc/self/fd/%d"
+
+
+class Record:
+    """What came of a command: `kind` is a word of keeper.py, or "lost" if its keeper died."""
+
+    __slots__ = ("cpu_ms", "cwd", "ended", "kind", "max_rss_kib", "number", "survivors")
+
+    def __init__(self, kind: str, number: int, **rest: Any) -> None:
+        self.kind = kind
+        self.number = number
+        self.cwd: bytes = rest.get("cwd", b"")
+        self.cpu_ms: int = rest.get("cpu_ms", 0)
+        self.max_rss_kib: int = rest.get("max_rss_kib", 0)
+        self.ended: int = rest.get("ended", 0)
+        self.survivors: int = rest.get("survivors", 0)
+
+    def dump(self) -> bytes:
+        return marshal.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def load(cls, data: bytes) -> Record:
+        return cls(**marshal.loads(data))
+
+
+class Keeper:
+    """The runner's side of one keeper."""
+
+    def __init__(self) -> None:
+        self.line, theirs = socket.socketpair()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            self.line.close()
+            theirs.close()
+            raise
+        if self.pid == 0:
+            try:
+                _serve(theirs)
+            finally:
+                os._exit(1)
+        theirs.close()
+        self.line.settimeout(_SEND_TIMEOUT_S)
+
+    def fileno(self) -> int:
+        return self.line.fileno()
+
+    def start(self, request: tuple[Any, ...], streams: list[int]) -> None:
+        """Hand a command over: (argv, env, cwd, terminal, shell to ask for its directory)."""
+        body = marshal.dumps(request)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
+        self.line.sendmsg([b"%010d" % len(body)], rights)
+        self.line.sendall(body)
+
+    def tell(self, message: bytes) -> None:
+        try:
+            self.line.sendall(message)
+        except OSError:  # It is dead, or stopped: whoever waits for its record will see.
+            pass
+
+    def record(self) -> Record:
+        """The record that makes the line readable."""
+        try:
+            data = self.line.recv(64 * 1024)
+            return Record.load(data) if data else Record("lost", 0)
+        except (OSError, ValueError, TypeError, EOFError):
+            return Record("lost", 0)
+
+    def close(self) -> None:
+        """Let it go: it ends whatever is below it, and exits."""
+        self.line.close()
+
+    def force(self) -> None:
+        """It was told to end and does not answer: somebody may have stopped it."""
+        ending.kill_below(self.pid)
+        ending.send(self.pid, signal.SIGCONT)
+
+
+def end_orphans(keepers: set[int]) -> int:
+    """Kill and reap every child of the runner that is no keeper; returns how many stayed alive."""
+    give_up = time.monotonic() + _PATIENCE_S
+    me = os.getpid()
+    while True:
+        _reap_all_but(keepers)
+        orphans = set(ending.children_lister()(me)) - keepers
+        if not orphans:
+            return 0
+        if time.monotonic() > give_up:
+            return len(orphans)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in orphans:
+                ending.send(pid, number)
+                ending.kill_below(pid)
+        time.sleep(0.001)
+
+
+def _reap_all_but(keepers: set[int]) -> None:
+    for pid in set(ending.children_lister()(os.getpid())) - keepers:
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            pass
+
+
+# --- Inside the keeper -----------------------------------------------------------------------
+
+
+def _serve(line: socket.socket) -> None:
+    """A keeper's life: one command after the other, until the runner is gone."""
+    _keep_only(line.fileno())
+    ending.become_keeper()
+    ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
+    wakeup, wakeup_end = os.pipe()
+    for fd in (wakeup, wakeup_end):
+        os.set_blocking(fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
+    while True:
+        request, streams = _receive(line)
+        record = _keep_one(request, streams, line, wakeup)
+        line.sendall(record.dump())
+
+
+def _keep_only(line: int) -> None:
+    """Everything else belongs to the runner: its streams, other keepers' lines."""
+    ending.leave_streams()
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != line:
+            try:
+                os.close(int(name))
+            except OSError:  # The one that listed the folder.
+                pass
+
+
+def _receive(line: socket.socket) -> tuple[Any, list[int]]:
+    rights_size = socket.CMSG_LEN(3 * array.array("i").itemsize)
+    head, rights, _, _ = line.recvmsg(10, rights_size)
+    while head and len(head) < 10:
+        head += line.recv(10 - len(head))
+    if not head:
+        os._exit(0)
+    streams = array.array("i")
+    for _level, _kind, data in rights:
+        streams.frombytes(data)
+    return marshal.loads(line.recv(int(head), socket.MSG_WAITALL)), list(streams)
+
+
+def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int) -> Record:
+    argv, env, cwd, terminal, shell = request
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    report = -1
+    failing = "no_cwd"
+    held = list(streams)
+    try:
+        os.chdir(cwd)
+        failing = "no_program"
+        program = ending.find_program(argv[0], env.get(b"PATH", os.defpath.encode()))
+        failing = "no_start"
+        if shell:
+            report = _ask_for_cwd(argv, env, shell, held)
+        command = os.posix_spawn(
+            program,
+            argv,
+            env,
+            file_actions=_streams(streams, terminal),
+            setsid=True,
+            setsigmask=[],
+            setsigdef=_SIGNALS,
+        )
+    except OSError as error:
+        return Record(failing, error.errno or errno.EIO)
+    finally:
+        for fd in held:
+            os.close(fd)
+    os.chdir("/")
+    record = _watch(command, line, wakeup)
+    if report >= 0:
+        record.cwd = _read_report(report)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    record.cpu_ms = round(spent_s * 1000)
+    if after.ru_maxrss > before.ru_maxrss:
+        record.max_rss_kib = after.ru_maxrss
+    return record
+
+
+def _streams(streams: list[int], terminal: bytes) -> list[tuple[Any, ...]]:
+    if not terminal:
+        return [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
+    # The first terminal that the leader of a session opens becomes its controlling terminal.
+    opened = (os.POSIX_SPAWN_OPEN, 0, terminal, os.O_RDWR, 0)
+    return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
+
+
+def _ask_for_cwd(argv: list[bytes], env: dict[bytes, bytes], shell: str, held: list[int]) -> int:
+    """Make the shell report its directory when it exits; returns where to read the report."""
+    report, report_end = os.pipe()
+    text = os.memfd_create("kakoi", 0)
+    held += [report_end, text]
+    os.set_inheritable(report_end, True)
+    os.set_inheritable(text, True)
+    os.set_blocking(report, False)
+    if shell == "bash":
+        content = _BASH_PRELUDE % (report_end, text)
+        env[b"BASH_ENV"] = b"/proc/self/fd/%d" % text
+    else:
+        content = argv[-1]
+        argv[-1] = _SH_PRELUDE % (report_end, text)
+    os.write(text, content)
+    os.lseek(text, 0, os.SEEK_SET)
+    return report
+
+
+def _read_report(report: int) -> bytes:
+    try:
+        said = os.read(report, _MAX_CWD)
+    except BlockingIOError:
+        said = b""
+    os.close(report)
+    return said[:-1] if said.endswith(b"\n") and said.startswith(b"/") else b""
+
+
+def _watch(command: int, line: socket.socket, wakeup: int) -> Record:
+    """Wait for the command's end, or for the word to end it; nothing is left below afterwards."""
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    poll.register(wakeup, select.POLLIN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    status, rss = None, 0
+    while status is None:
+        ready = {fd for fd, _ in poll.poll()}
+        if line.fileno() in ready:
+            told = line.recv(2)
+            if told[:1] == SIGNAL:
+                number = told[1] if len(told) > 1 else line.recv(1)[0]
+                ending.send(-command, number)
+            else:
+                return _end(command, rss, None, gone=not told)
+        if wakeup in ready:
+            _drain(wakeup)
+            status, rss = _reap(command, rss)
+    return _end(command, rss, status, gone=False)
+
+
+def _drain(fd: int) -> None:
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def _reap(command: int, rss: int) -> tuple[int | None, int]:
+    """Take in what has ended, orphans too; the command's status once it is among them."""
+    found = None
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found, rss
+        if pid == 0:
+            return found, rss
+        rss = max(rss, usage.ru_maxrss)
+        if pid == command:
+            found = status
+
+
+def _end(command: int, rss: int, status: int | None, *, gone: bool) -> Record:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    ended, survivors = ending.end_below_us(_PATIENCE_S)
+    if gone:
+        os._exit(0)
+    left = {"ended": len(ended - {command}), "survivors": survivors, "max_rss_kib": rss}
+    if status is None:
+        return Record("ended", 0, **left)
+    if os.WIFSIGNALED(status):
+        return Record("signalled", os.WTERMSIG(status), **left)
+    return Record("exited", os.WEXITSTATUS(status), **left)

@@ -1,0 +1,256 @@
+"""Our end of a channel: one stream to a runner, many requests over it at once.
+
+The other end is hostile: it may be a command that has taken the runner's place. What it sends is
+bounded in size, number and order, and checked; a breach ends the channel and the sandbox with it.
+Nothing from it is evaluated, imported or used as a path here.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kakoi.errors import ExecutionError, SandboxError
+from kakoi.process.stream import Launch, ProcessStream
+from kakoi.runner import frames
+from kakoi.runner.answers import Hello, parse_object
+from kakoi.runner.delivery import NO_PYTHON, NoPythonError, RunnerSettings, delivery
+
+_HELLO_TIMEOUT_S = 60.0
+# A runner that says nothing for so long, while it owes us an answer, is asked if it is alive.
+_SILENCE_S = 15.0
+_MAX_UNSENT = 4 * 1024 * 1024
+
+
+@dataclass(eq=False)
+class Exchange:
+    """One request under way. Output goes to `on_data`; the channel never stores any."""
+
+    number: int
+    answer: asyncio.Future[dict[str, Any]]
+    on_data: Callable[[int, bytes], None] | None
+    # What the other end may still send us, and what we may still send to it.
+    allowed: int = frames.WINDOW
+    credit: int = frames.WINDOW
+    credit_came: asyncio.Event | None = None
+
+
+class Stream(asyncio.Protocol):
+    """Frames over one stream. `exchange` is all that the rest of our end needs."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = frames.Decoder()
+        self._exchanges: dict[int, Exchange] = {}
+        self._last_number = 0
+        self._last_heard = self._loop.time()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._first_bytes = b""
+        self.hello: asyncio.Future[Hello] = self._loop.create_future()
+        self.lost = ""
+
+    # --- What asyncio calls ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - it was made for a socket
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_MAX_UNSENT)
+
+    def data_received(self, data: bytes) -> None:
+        self._last_heard = self._loop.time()
+        if not self.hello.done():
+            self._first_bytes = (self._first_bytes + data)[:200]
+        try:
+            for kind, number, body in self._decoder.feed(data):
+                self._take(kind, number, body)
+        except frames.BadFrame as error:
+            self.lose(f"its runner does not keep to the protocol: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lose("its runner is gone")
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # --- From the runner ---------------------------------------------------------------------
+
+    def _take(self, kind: int, number: int, body: bytes) -> None:
+        if kind == frames.HELLO:
+            if self.hello.done() or number != 0:
+                raise frames.BadFrame("a second greeting")
+            self.hello.set_result(Hello.parse(parse_object(body)))
+            return
+        exchange = self._exchanges.get(number)
+        if exchange is None or not self.hello.done():
+            raise frames.BadFrame("a frame that nobody asked for")
+        if kind in (frames.STDOUT, frames.STDERR):
+            exchange.allowed -= len(body)
+            if exchange.allowed < 0 or exchange.on_data is None:
+                raise frames.BadFrame("more output than allowed")
+            exchange.on_data(kind, body)
+        elif kind == frames.CREDIT:
+            exchange.credit += frames.number_of(body)
+            if exchange.credit > frames.WINDOW:
+                raise frames.BadFrame("more credit than was used")
+            if exchange.credit_came is not None:
+                exchange.credit_came.set()
+        elif kind == frames.ANSWER:
+            answer = parse_object(body)
+            del self._exchanges[number]
+            if not exchange.answer.done():
+                exchange.answer.set_result(answer)
+        else:
+            raise frames.BadFrame(f"kind {kind} from a runner")
+
+    def lose(self, why: str) -> None:
+        """The other end is of no use any more: everybody who waits for it is told."""
+        if self.lost:
+            return
+        said = self._first_bytes.decode("utf-8", "replace").strip()
+        self.lost = why
+        error: SandboxError = SandboxError(f"the sandbox was lost: {why}")
+        if not self.hello.done():
+            if said.startswith(NO_PYTHON):
+                error = NoPythonError("there is no python3 >= 3.8 in the sandbox")
+            self.hello.set_exception(error)
+            self.hello.exception()  # Seen, even if nobody waits for it.
+        exchanges, self._exchanges = self._exchanges, {}
+        for exchange in exchanges.values():
+            if not exchange.answer.done():
+                exchange.answer.set_exception(error)
+            if exchange.credit_came is not None:
+                exchange.credit_came.set()
+        self._writable.set()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- To the runner -----------------------------------------------------------------------
+
+    def open(self, on_data: Callable[[int, bytes], None] | None = None) -> Exchange:
+        """A number for a new request; `order` sends it."""
+        if len(self._exchanges) >= frames.MAX_REQUESTS:
+            raise SandboxError(
+                f"more than {frames.MAX_REQUESTS} requests at once in one sandbox",
+                hint="wait for some of them to end",
+            )
+        self._last_number = self._last_number % 0xFFFFFFFF + 1
+        exchange = Exchange(self._last_number, self._loop.create_future(), on_data)
+        self._exchanges[exchange.number] = exchange
+        if self.lost:
+            del self._exchanges[exchange.number]
+            exchange.answer.set_exception(SandboxError(f"the sandbox was lost: {self.lost}"))
+        elif self._watchdog is None:
+            self._watch()
+        return exchange
+
+    def order(self, exchange: Exchange, order: dict[str, Any]) -> None:
+        body = json.dumps(order).encode()
+        if len(body) > frames.MAX_JSON:
+            self._exchanges.pop(exchange.number, None)
+            exchange.answer.cancel()
+            raise ExecutionError(
+                "the command and its environment are too long to be handed over",
+                hint="put the data into a file, or on stdin",
+            )
+        self.write(frames.REQUEST, exchange.number, body)
+
+    def write(self, kind: int, number: int, body: bytes = b"") -> None:
+        if self._transport is not None and not self.lost:
+            self._transport.write(frames.frame(kind, number, body))
+
+    def allow(self, exchange: Exchange, size: int) -> None:
+        """`size` bytes of output have been taken: the other end may send as many again."""
+        exchange.allowed += size
+        if exchange.number in self._exchanges:
+            self.write(frames.CREDIT, exchange.number, frames.NUMBER.pack(size))
+
+    async def feed(self, exchange: Exchange, data: bytes) -> None:
+        """Send input as fast as it is taken. What nobody takes any more is dropped."""
+        view = memoryview(data)
+        while view and not exchange.answer.done():
+            if exchange.credit == 0:
+                came = exchange.credit_came = exchange.credit_came or asyncio.Event()
+                came.clear()
+                exchange.answer.add_done_callback(lambda _answer: came.set())
+                await came.wait()
+                continue
+            await self._writable.wait()
+            size = min(len(view), exchange.credit, frames.MAX_DATA)
+            exchange.credit -= size
+            self.write(frames.INPUT, exchange.number, bytes(view[:size]))
+            view = view[size:]
+
+    # --- Is it alive? ------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        self._watchdog = self._loop.call_later(_SILENCE_S, self._check)
+
+    def _check(self) -> None:
+        self._watchdog = None
+        if not self._exchanges or self.lost:
+            return
+        silent_s = self._loop.time() - self._last_heard
+        if silent_s > 2 * _SILENCE_S:
+            self.lose(f"its runner has not answered for {silent_s:.0f} s")
+            return
+        if silent_s >= _SILENCE_S:
+            self.order(self.open(), {"op": "ping"})
+        self._watch()
+
+
+class Line:
+    """A stream, the process that carries it, and the end of both."""
+
+    def __init__(self, stream: Stream, process: ProcessStream) -> None:
+        self.stream = stream
+        self.process = process
+
+    async def close(self) -> None:
+        self.stream.lose("it was closed")
+        await self.process.end()
+
+
+async def open_line(
+    launch: Launch,
+    settings: RunnerSettings,
+    start: Callable[[Launch], ProcessStream] = ProcessStream,
+) -> Line:
+    """Start a runner by `launch` and wait for its greeting; SandboxError says why it did not come.
+
+    NoPythonError: the place is all right, but another way to run commands in it is needed.
+    """
+    process = start(launch)
+    loop = asyncio.get_running_loop()
+    try:
+        _, stream = await loop.create_connection(Stream, sock=process.socket)
+        assert stream._transport is not None  # noqa: S101, SLF001 - just made
+        stream._transport.write(delivery(settings))
+        async with asyncio.timeout(_HELLO_TIMEOUT_S):
+            await asyncio.shield(stream.hello)
+    except NoPythonError:
+        await process.end()
+        raise
+    except (SandboxError, TimeoutError) as error:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):  # Its last words may still be on their way.
+                await process.wait()
+        await process.end(grace_s=0)
+        said = process.stderr.strip()
+        raise SandboxError(
+            "the sandbox could not be started" + (f": {said}" if said else ""),
+            details={"program": launch.argv[0], "stderr": said},
+        ) from error
+    except BaseException:
+        await process.end(grace_s=0)
+        raise
+    return Line(stream, process)

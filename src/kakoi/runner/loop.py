@@ -1,0 +1,78 @@
+"""The runner's event loop: descriptors that are ready, and moments that have come.
+
+Not asyncio: it would take longer to import than all of the runner to start. Standard library
+only, Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import heapq
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ = select.EPOLLIN
+WRITE = select.EPOLLOUT
+
+
+class Timer:
+    """A call that is due at a moment, unless it is cancelled before."""
+
+    __slots__ = ("callback", "when")
+
+    def __init__(self, when: float, callback: Callable[[], None]) -> None:
+        self.when = when
+        self.callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.when < other.when
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Loop:
+    """Calls what is ready, for as long as `turn` is called."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._timers: list[Timer] = []
+
+    def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
+        """Call `handler` with the events of `fd` that are due; 0 events: only its end."""
+        if fd in self._handlers:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+        self._handlers[fd] = handler
+
+    def forget(self, fd: int) -> None:
+        """Must come before the descriptor is closed."""
+        if self._handlers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(time.monotonic() + seconds, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def turn(self) -> None:
+        """Wait for something to be due, and do it."""
+        while self._timers and self._timers[0].callback is None:
+            heapq.heappop(self._timers)
+        wait_s = -1.0
+        if self._timers:
+            wait_s = max(0.0, self._timers[0].when - time.monotonic())
+        for fd, events in self._epoll.poll(wait_s, 64):
+            handler = self._handlers.get(fd)  # An earlier handler of this turn may have closed it.
+            if handler is not None:
+                handler(events)
+        now = time.monotonic()
+        while self._timers and self._timers[0].when <= now:
+            callback = heapq.heappop(self._timers).callback
+            if callback is not None:
+                callback()

@@ -1,0 +1,154 @@
+"""What a client can ask of the runner about jobs and files: one function for each order.
+
+Standard library only, Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+
+from kakoi.runner import files, frames
+from kakoi.runner.jobs import Job, signal_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from kakoi.runner.clients import Request
+    from kakoi.runner.loop import Loop
+
+    Order = dict[str, Any]
+
+
+class Orders:
+    """Does what concerns jobs that exist, and files."""
+
+    def __init__(self, loop: Loop, jobs: dict[str, Job]) -> None:
+        self._loop = loop
+        self._jobs = jobs
+        self._table: dict[str, Callable[[Request, Order], None]] = {
+            "list": self._list,
+            "read": self._read,
+            "write": self._write,
+            "wait": self._wait,
+            "stop": self._stop,
+            "signal": self._signal,
+            "resize": self._resize,
+            "read_file": self._read_file,
+            "write_file": self._write_file,
+            "list_files": self._list_files,
+            "stat_file": self._stat_file,
+            "ping": lambda request, order: request.answer({}),
+        }
+
+    def obey(self, request: Request, order: Order) -> None:
+        self._table[order["op"]](request, order)
+
+    def answer_when_over(self, request: Request, job: Job, wait_s: float | None) -> None:
+        """The job's answer, or that it still runs after `wait_s`."""
+
+        def look() -> None:
+            if job.answer is not None:
+                give(job.answer)
+
+        def give(answer: dict[str, Any]) -> None:
+            if look in job.watchers:
+                job.watchers.remove(look)
+                request.answer(answer)
+
+        job.watchers.append(look)
+        if job.running and wait_s is not None:
+            self._loop.after(wait_s, lambda: give({"running": True}))
+        look()
+
+    def _job(self, order: Order) -> Job:
+        job = self._jobs.get(order["id"])
+        if job is None:
+            raise OSError(errno.ESRCH, "no such job")
+        return job
+
+    def _list(self, request: Request, order: Order) -> None:
+        now = time.monotonic()
+        jobs = [
+            {
+                "id": job.id,
+                "command": job.title,
+                "age_s": now - job.started,
+                "bytes": job.counts(),
+                "answer": job.answer,
+            }
+            for job in self._jobs.values()
+            if job.in_background
+        ]
+        request.answer({"jobs": jobs})
+
+    def _read(self, request: Request, order: Order) -> None:
+        job = self._job(order)
+        spool = job.spool(order["stream"])
+        offset: int = order["offset"]
+
+        def look() -> None:
+            if spool.stored > offset or not job.running:
+                give()
+
+        def give() -> None:
+            if look not in job.watchers:
+                return
+            job.watchers.remove(look)
+            data = spool.read(offset, min(order["limit"], frames.WINDOW))
+            for start in range(0, len(data), frames.MAX_DATA):
+                request.send(frames.STDOUT, data[start : start + frames.MAX_DATA])
+            ended = not job.running and offset + len(data) >= spool.stored
+            request.answer({"ended": ended, "stored": spool.stored, "total": spool.total})
+
+        job.watchers.append(look)
+        if job.running and order["wait_s"] > 0:
+            self._loop.after(order["wait_s"], give)
+            look()
+        else:
+            give()
+
+    def _write(self, request: Request, order: Order) -> None:
+        job = self._job(order)
+        data = order["data"].encode("latin-1")
+        if job.stdin is None or not job.running:
+            raise OSError(errno.EPIPE, "the job takes no input")
+        if job.stdin.waiting + len(data) > frames.WINDOW:
+            raise OSError(errno.EAGAIN, "the job does not read its input")
+        if data:
+            job.stdin.feed(data)
+        if order["close"]:
+            job.stdin.feed(b"")
+        request.answer({})
+
+    def _wait(self, request: Request, order: Order) -> None:
+        self.answer_when_over(request, self._job(order), order["wait_s"])
+
+    def _stop(self, request: Request, order: Order) -> None:
+        job = self._job(order)
+        job.end("cancelled")
+        self.answer_when_over(request, job, None)
+
+    def _signal(self, request: Request, order: Order) -> None:
+        self._job(order).signal(signal_number(order["number"]))
+        request.answer({})
+
+    def _resize(self, request: Request, order: Order) -> None:
+        self._job(order).resize(order["rows"], order["columns"])
+        request.answer({})
+
+    def _read_file(self, request: Request, order: Order) -> None:
+        reading = files.FileReading(request, order["path"], order["offset"], order["limit"])
+        request.transfer = reading
+        reading.has_room()
+
+    def _write_file(self, request: Request, order: Order) -> None:
+        request.transfer = files.FileWriting(request, order["path"], order["mode"], order["limit"])
+
+    def _list_files(self, request: Request, order: Order) -> None:
+        request.answer(files.list_files(order["path"], order["limit"]))
+
+    def _stat_file(self, request: Request, order: Order) -> None:
+        request.answer(files.stat_file(order["path"]))

@@ -1,0 +1,276 @@
+"""The program inside a sandbox: starts commands, passes their streams on, ends them for certain.
+
+It is sent over its own stream (delivery.py) and speaks the frames of frames.py. One runner serves
+a place. In a place that outlives its clients (`linger`), the runner stays while jobs run; a later
+client's runner finds it by a socket, hands its stream over, and so finds the jobs again.
+
+Standard library only, Python >= 3.8, no file of its own in the sandbox.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]
+import errno
+import fcntl
+import gc
+import json
+import os
+import resource
+import struct
+import sys
+import termios
+
+from kakoi import keeper as ending
+from kakoi.runner import frames
+from kakoi.runner.clients import Client
+from kakoi.runner.jobs import Input, Job, Output
+from kakoi.runner.keepers import Keeper, Record, end_orphans
+from kakoi.runner.lingering import Meeting, hand_over
+from kakoi.runner.loop import READ, Loop
+from kakoi.runner.memory import OutOfMemory
+from kakoi.runner.orders import Orders
+from kakoi.runner.shells import changes_the_shell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+    from kakoi.runner.clients import Request
+
+_IDLE_KEEPERS = 32
+_REMEMBERED_JOBS = 256
+_REMEMBERED_MEMORY = 8 * 1024 * 1024
+_REMEMBERED_FILES = 256 * 1024 * 1024
+_SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh")
+
+
+class Runner:
+    """All clients and all jobs of one place."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.loop = Loop()
+        self.closing = False
+        self._lingers: bool = settings.get("linger", False)
+        self._clients: list[Client] = []
+        self._jobs: dict[str, Job] = {}
+        self._orders = Orders(self.loop, self._jobs)
+        self._idle: list[Keeper] = []
+        self._keepers: dict[int, Keeper] = {}
+        self._busy: dict[int, Job] = {}
+        self._buffer = memoryview(bytearray(frames.MAX_DATA))
+        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._shell = next((path for path in _SHELLS if os.access(path, os.X_OK)), "/bin/sh")
+        self._cwd = os.getcwd()
+        self._memory = OutOfMemory()
+        self._env = {
+            name: value
+            for name, value in os.environb.items()
+            if not changes_the_shell(os.fsdecode(name))
+        }
+
+    # --- Clients -----------------------------------------------------------------------------
+
+    def welcome(self, reading: int, writing: int, held: socket.socket | None = None) -> None:
+        """Serve one more stream. `held` is closed when it ends."""
+        client = Client(self, reading, writing, held)
+        self._clients.append(client)
+        hello = {
+            "version": frames.VERSION,
+            "python": "%d.%d" % sys.version_info[:2],
+            "shell": self._shell,
+            "uid": os.getuid(),
+            "cwd": self._cwd,
+        }
+        client.send(frames.frame(frames.HELLO, 0, json.dumps(hello).encode()))
+
+    def leave(self, client: Client) -> None:
+        if client in self._clients:
+            self._clients.remove(client)
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        running = any(job.running and job.in_background for job in self._jobs.values())
+        self.closing = not self._clients and not (self._lingers and running)
+
+    def obey(self, request: Request, order: dict[str, Any]) -> None:
+        """Do what a client asks for; OSError is an answer, everything else a broken client."""
+        if order["op"] == "run":
+            self._run(request, order)
+        else:
+            self._orders.obey(request, order)
+
+    # --- Commands ----------------------------------------------------------------------------
+
+    def _run(self, request: Request, order: dict[str, Any]) -> None:
+        known = self._jobs.get(order["id"])
+        job = known or Job(self.loop, order, self._buffer, self._on_over)
+        self._jobs[job.id] = job
+        if job.in_background:
+            if known is None:
+                self._start(job)
+            request.answer({"id": job.id})
+        elif known is None:
+            request.job, job.follower = job, request
+            self._start(job)
+        else:  # Asked twice is done once.
+            self._orders.answer_when_over(request, job, None)
+
+    def _start(self, job: Job) -> None:
+        theirs: list[int] = []
+        try:
+            terminal = self._connect(job, theirs)
+            keeper = self._take_keeper()
+            self._busy[keeper.pid] = job
+            job.keeper = keeper
+            streams = theirs if terminal else [theirs[0], theirs[1], theirs[2]]
+            keeper.start((*self._words(job.order), terminal, self._asked_shell(job)), streams)
+            job.arm()
+        except OSError as error:
+            job.fail("no_keeper", error.errno or errno.EIO)
+        finally:
+            for fd in theirs:
+                if fd != self._null:
+                    os.close(fd)
+
+    def _words(self, order: dict[str, Any]) -> tuple[list[bytes], dict[bytes, bytes], bytes]:
+        command = order["command"]
+        if isinstance(command, str):
+            options = ["--norc", "--noprofile"] if self._shell.endswith("bash") else []
+            command = [self._shell, *options, "-c", command]
+        env = dict(self._env)
+        for name, value in order["env"].items():
+            env[encode(name)] = encode(value)
+        return [encode(word) for word in command], env, encode(order.get("cwd") or self._cwd)
+
+    def _asked_shell(self, job: Job) -> str:
+        if not job.order.get("report_cwd") or not isinstance(job.order["command"], str):
+            return ""
+        return "bash" if self._shell.endswith("bash") else "sh"
+
+    def _connect(self, job: Job, theirs: list[int]) -> bytes:
+        """Make the job's streams; `theirs` are the command's ends. Returns its terminal's path."""
+        spill = job.order["spill"]
+        limit = job.order["send_limit"]
+        size = job.order.get("terminal")
+        if size:
+            ours, slave = os.openpty()
+            theirs.append(slave)
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+            job.terminal = ours
+            job.stdin = Input(job, os.dup(ours), terminal=True)
+            job.outputs = [Output(job, ours, frames.STDOUT, send_limit=limit, spill_limit=spill)]
+            return os.ttyname(slave).encode()
+        if job.order["stdin"]:
+            reading, writing = os.pipe()
+            theirs.append(reading)
+            job.stdin = Input(job, writing)
+        else:
+            theirs.append(self._null)
+        for kind in (frames.STDOUT, frames.STDERR):
+            reading, writing = os.pipe()
+            theirs.append(writing)
+            job.outputs.append(Output(job, reading, kind, send_limit=limit, spill_limit=spill))
+        return b""
+
+    # --- Keepers -----------------------------------------------------------------------------
+
+    def _take_keeper(self) -> Keeper:
+        return self._idle.pop() if self._idle else self.new_keeper()
+
+    def new_keeper(self) -> Keeper:
+        keeper = Keeper()
+        self._keepers[keeper.pid] = keeper
+        self.loop.watch(keeper.fileno(), READ, lambda _events: self._on_record(keeper))
+        return keeper
+
+    def prepare(self) -> None:
+        """Have one keeper ready before the first command comes."""
+        self._idle.append(self.new_keeper())
+
+    def _on_record(self, keeper: Keeper) -> None:
+        record = keeper.record()
+        job = self._busy.pop(keeper.pid, None)
+        if record.kind == "lost" or record.survivors or len(self._idle) >= _IDLE_KEEPERS:
+            self._dismiss(keeper, record)
+        else:
+            self._idle.append(keeper)
+        if job is not None:
+            failed = record.kind != "exited" or record.number != 0
+            if failed and self._memory.ran_out() and not job.why:
+                job.why = "out_of_memory" if _was_killed(record) else ""
+            job.over(record)
+
+    def _dismiss(self, keeper: Keeper, record: Record) -> None:
+        """Without its keeper, what a command has started falls to us."""
+        self.loop.forget(keeper.fileno())
+        keeper.close()
+        if keeper in self._idle:
+            self._idle.remove(keeper)
+        if record.kind == "lost":
+            del self._keepers[keeper.pid]
+            record.survivors = end_orphans(set(self._keepers))
+
+    def _on_over(self, _job: Job) -> None:
+        """A job has ended: remember it, and forget the oldest if that gets too much."""
+        over = [job for job in self._jobs.values() if not job.running]
+        memory = sum(job.memory_bytes() for job in over)
+        files = sum(job.file_bytes() for job in over)
+        count = len(over)
+        for job in over:
+            fits = memory <= _REMEMBERED_MEMORY and files <= _REMEMBERED_FILES
+            if fits and count <= _REMEMBERED_JOBS:
+                break
+            memory -= job.memory_bytes()
+            files -= job.file_bytes()
+            count -= 1
+            job.forget()
+            del self._jobs[job.id]
+        if not self._clients:
+            self._close_if_done()
+
+    def end(self) -> None:
+        """End every command and every keeper."""
+        for keeper in self._keepers.values():
+            keeper.close()
+        for pid in self._keepers:
+            os.waitpid(pid, 0)
+        end_orphans(set())
+
+
+def _was_killed(record: Record) -> bool:
+    """As the kernel kills for memory: the command itself, its child in a shell, or its keeper."""
+    by_signal = record.kind == "signalled" and record.number == signal.SIGKILL
+    return by_signal or record.kind == "lost" or (record.kind, record.number) == ("exited", 137)
+
+
+def encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Serve standard input and output until they end."""
+    reading = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    writing = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+    if settings.get("linger") and hand_over(reading, writing):
+        return
+    ending.become_keeper()
+    ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
+    if settings.get("max_processes"):
+        _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+        wanted = settings["max_processes"]
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+    runner = Runner(settings)
+    gc.freeze()  # Before forking: a collection would copy every page it touches.
+    if settings.get("linger"):
+        Meeting(runner.loop, runner.welcome)
+    runner.prepare()
+    runner.welcome(reading, writing)
+    while not runner.closing:
+        runner.loop.turn()
+    runner.end()

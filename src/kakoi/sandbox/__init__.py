@@ -1,0 +1,1 @@
+"""WHERE?  One file per place."""

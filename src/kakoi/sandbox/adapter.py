@@ -1,0 +1,120 @@
+"""SandboxAdapter: a place to run commands in, whatever it is made of.
+
+An adapter builds the place and opens one channel into it; everything about running is the
+channel's. `execute` is all that spec B asks for; `channel` gives live output, jobs and files.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from kakoi.errors import (
+    ConfigurationError,
+    ExecutionError,
+    ExecutionTimeoutError,
+    SandboxError,
+)
+from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.commands import MIB, Channel, Command
+
+Network = Literal["none", "bridge", "host"]
+GIB = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a sandbox may use. None is no limit."""
+
+    memory_bytes: int | None = 4 * GIB
+    cpus: float | None = 2.0
+    processes: int | None = 512
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "cpus", "processes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"{name} is {value}; it must be above zero")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecuteOptions:
+    """How to run one command. `timeout` is in milliseconds, as in spec B; None: the adapter's."""
+
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Can a sandbox be used here? If not, why, and one command that would change it."""
+
+    available: bool
+    reason: str = ""
+    fix: str = ""
+
+    def __bool__(self) -> bool:
+        return self.available
+
+
+class SandboxAdapter(Protocol):
+    """A place to run. It is made at the first command, and `cleanup` takes it away."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def availability(self) -> Availability:
+        """Whether it works here, found by really trying it."""
+        ...
+
+    async def is_available(self) -> bool: ...
+
+    async def run(self, command: Command) -> ExecutionResult:
+        """Run `command` to its end; whatever came of it is a result."""
+        ...
+
+    async def execute(
+        self, command: str | Sequence[str], options: ExecuteOptions | None = None
+    ) -> ExecutionResult:
+        """`run` with the manners of spec B: no exit code is an exception (`exit_code_or_raise`)."""
+        ...
+
+    async def channel(self) -> Channel:
+        """The way in, opened at first use and again after it was lost."""
+        ...
+
+    async def cleanup(self) -> None:
+        """End everything and take the place away. Failures are logged, never raised."""
+        ...
+
+
+def as_command(
+    command: str | Sequence[str], options: ExecuteOptions | None, *, timeout_s: float | None
+) -> Command:
+    """Spec B's arguments as a Command; `timeout_s` holds where the call names no time."""
+    given = options or ExecuteOptions()
+    return Command(
+        command=command,
+        cwd=given.cwd,
+        env=given.env,
+        timeout_s=timeout_s if given.timeout is None else given.timeout / 1000,
+    )
+
+
+def exit_code_or_raise(result: ExecutionResult, command: Command) -> ExecutionResult:
+    """The result, if the command ended by itself; otherwise what spec B raises."""
+    partial = {"stdout": result.stdout, "stderr": result.stderr, "reason": result.reason}
+    match result.reason:
+        case Reason.EXITED | Reason.SIGNALLED | Reason.OUT_OF_MEMORY:
+            return result
+        case Reason.TIMED_OUT | Reason.IDLE_TIMEOUT:
+            limit_s = command.timeout_s or command.idle_timeout_s or 0
+            raise ExecutionTimeoutError(
+                f"the command ran longer than {limit_s * 1000:.0f} ms",
+                details={**partial, "timeout": limit_s * 1000},
+                hint="give it more time, or less to do",
+            )
+        case Reason.NEVER_STARTED:
+            raise ExecutionError(f"the command was not started: {result.error}", details=partial)
+        case _:
+            raise SandboxError(result.error or "the sandbox was lost", details=partial)
