@@ -232,6 +232,8 @@ class _Running:
         self._stream = line.stream
         self._command = command
         self._live = live
+        # One byte more than is kept: so it is known here where a cut has to be made.
+        self._send_limit = _ALL if live else command.max_output_bytes + 1
         self._loop = asyncio.get_running_loop()
         self._kept = {kind: Capture(command.max_output_bytes) for kind in _STREAMS}
         self._unread: deque[tuple[Stream, bytes]] = deque()
@@ -247,9 +249,8 @@ class _Running:
 
     async def __aenter__(self) -> "_Running":
         command = self._command
-        send_limit = _ALL if self._live else command.max_output_bytes
         self._exchange = self._stream.open(self._on_data)
-        self._stream.order(self._exchange, _order(command, send_limit=send_limit))
+        self._stream.order(self._exchange, _order(command, send_limit=self._send_limit))
         if command.timeout_s is not None:
             self._deadline = self._loop.call_later(command.timeout_s + _GRACE_S, self._overdue)
         if command.stdin is not None:
@@ -286,7 +287,10 @@ class _Running:
             raise cancelled
 
     def _overdue(self) -> None:
-        self._stream.lose("its runner did not end a command in time")
+        if self._unread:  # It waits for us: the answer comes after the output.
+            self._deadline = self._loop.call_later(_GRACE_S, self._overdue)
+        else:
+            self._stream.lose("its runner did not end a command in time")
 
     async def _feed_first(self, data: bytes) -> None:
         await self._stream.feed(self._exchange, data)
@@ -298,7 +302,9 @@ class _Running:
         if self._live:
             self._unread.append((_STREAMS[kind], body))
             self._wake()
-        elif self._kept[kind].total_bytes <= self._command.max_output_bytes:
+        elif self._kept[kind].total_bytes > self._send_limit:
+            raise frames.BadFrame("more output than was asked for")
+        else:
             self._stream.allow(self._exchange, len(body))
 
     def _wake(self) -> None:
@@ -347,8 +353,7 @@ class _Running:
 
     async def result(self) -> ExecutionResult:
         """What came of it."""
-        if self._live and not self._exchange.answer.done():
-            self._drain_when_unread()
+        self._drain()
         try:
             answer = await asyncio.shield(self._exchange.answer)
             with self._channel._trusting_nothing():
@@ -359,10 +364,6 @@ class _Running:
             # First of all the end of everything that may still run there.
             await self._channel.close()
             return self._lost(error)
-
-    def _drain_when_unread(self) -> None:
-        if self._arrived is None:
-            self._drain()
 
     def _lost(self, error: SandboxError) -> ExecutionResult:
         out, err = self._kept.values()

@@ -13,6 +13,8 @@ from kakoi.runner.shells import changes_the_shell
 Stream = Literal["stdout", "stderr"]
 
 MIB = 1024 * 1024
+# Linux takes no longer argument, and a shell text is one.
+MAX_WORD_BYTES = 128 * 1024 - 1
 MAX_COMMAND_BYTES = 768 * 1024
 MAX_FILE_BYTES = 64 * MIB
 _MAX_SECONDS = 10.0 * 365 * 24 * 3600
@@ -98,10 +100,11 @@ def _check_words(command: object) -> None:
         if not isinstance(word, str):
             raise ConfigurationError(f"command holds {type(word).__name__}; it must be text")
         _check_text("command", word)
-    size = sum(len(str(word).encode("utf-8", "surrogateescape")) for word in words)
-    if size > MAX_COMMAND_BYTES:
+    sizes = [len(str(word).encode("utf-8", "surrogateescape")) for word in words]
+    if max(sizes) > MAX_WORD_BYTES or sum(sizes) > MAX_COMMAND_BYTES:
         raise ConfigurationError(
-            f"command is {size} bytes long; at most {MAX_COMMAND_BYTES} can be handed over",
+            f"command is {sum(sizes)} bytes long; at most {MAX_COMMAND_BYTES} in all and"
+            f" {MAX_WORD_BYTES} in one text can be handed over",
             hint="put the data into a file, or on stdin",
         )
     if not words[0]:
@@ -191,7 +194,8 @@ class Running(Protocol):
         ...
 
     async def result(self) -> ExecutionResult:
-        """What came of it; output that nobody read is taken in and kept up to the limit."""
+        """What came of it. To be called after `output`: what was not read by then is kept, up to
+        the limit, and not given out any more."""
         ...
 
     async def __aenter__(self) -> "Running": ...

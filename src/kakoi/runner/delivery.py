@@ -1,14 +1,18 @@
 """How the runner gets into a sandbox: as the first bytes of its own stream.
 
-The sandbox starts a Python that reads a length and then that much source, and runs it. Nothing is
-copied or mounted, so any image with python3 will do.
+The sandbox starts a Python that reads the runner's modules from its input, and runs them. Nothing
+is copied or mounted, so any image with python3 will do.
 """
 
-import json
+import marshal
+import re
 import shlex
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from types import CodeType
 
 from kakoi.errors import SandboxError
 
@@ -29,9 +33,10 @@ DELIVERED = (
     "kakoi.runner.runner",
 )
 
-# Unbuffered: what follows the source on the stream is for the runner.
+# It says which byte code it reads, and is given source if that is not ours. Unbuffered: what
+# follows on the stream is for the runner.
 _BOOT = """\
-import os
+import os, marshal, _frozen_importlib_external as external
 def take(size):
     data = b""
     while len(data) < size:
@@ -40,34 +45,37 @@ def take(size):
             os._exit(0)
         data += part
     return data
-exec(take(int(take(10))))
+os.write(1, b"kakoi " + external.MAGIC_NUMBER.hex().encode() + b"\\n")
+LOADER, MODULES, SETTINGS = marshal.loads(take(int(take(10))))
+exec(LOADER)
 """
+GREETING = re.compile(rb"kakoi ([0-9a-f]{8})\n")
 
 _LOADER = """\
 import sys, types
-def load(name, source, is_package=False):
+def load(name, code, is_package=False):
     module = sys.modules[name] = types.ModuleType(name)
     parent, _, child = name.rpartition(".")
     if is_package:
         module.__path__ = []
     if parent:
         setattr(sys.modules[parent], child, module)
-    exec(compile(source, "<" + name + ">", "exec"), module.__dict__)
+    exec(compile(code, name, "exec") if isinstance(code, str) else code, module.__dict__)
     return module
 load("kakoi", "", True)
 load("kakoi.runner", "", True)
-for name, source in SOURCES:
-    module = load(name, source)
-del SOURCES
+for name, code in MODULES:
+    module = load(name, code)
 module.main(SETTINGS)
 """
 
+_ROOT = Path(__file__).parents[2]
 _PYTHON = ("python3", "-I", "-S", "-c", _BOOT)
 # A shell first: it finds out whether there is a Python that is new enough.
-NO_PYTHON = "kakoi: no python3"
+NO_PYTHON = b"kakoi: no python3"
 _LAUNCHER = (
     'python3 -I -S -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
-    f" && exec {shlex.join(_PYTHON)}; echo {shlex.quote(NO_PYTHON)}"
+    f" && exec {shlex.join(_PYTHON)}; echo {shlex.quote(NO_PYTHON.decode())}"
 )
 
 
@@ -99,17 +107,22 @@ def any_argv() -> list[str]:
     return ["sh", "-c", _LAUNCHER]
 
 
-def delivery(settings: RunnerSettings) -> bytes:
-    """The first bytes to send."""
-    body = f"SETTINGS = {asdict(settings)!r}\n{_sources()}\n{_LOADER}".encode()
+def delivery(settings: RunnerSettings, magic: bytes) -> bytes:
+    """What to send to a Python that has greeted with `magic`, the number of its byte code."""
+    modules = _modules(as_code=magic == MAGIC_NUMBER)
+    # Texts, numbers and tuples have had the same form since Python 3.4.
+    body = marshal.dumps((_LOADER, modules, asdict(settings)), 4)
     return b"%010d" % len(body) + body
 
 
 @cache
-def _sources() -> str:
-    root = Path(__file__).parents[2]
-    sources = [
-        (name, root.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
-        for name in DELIVERED
-    ]
-    return f"SOURCES = {json.dumps(sources)}"
+def _modules(*, as_code: bool) -> list[tuple[str, str | CodeType]]:
+    modules: list[tuple[str, str | CodeType]] = []
+    for name in DELIVERED:
+        path = _ROOT.joinpath(*name.split(".")).with_suffix(".py")
+        # The loader has byte code in its cache; to compile takes as long as to start a Python.
+        loader = SourceFileLoader(name, str(path))
+        code = loader.get_code(name) if as_code else loader.get_source(name)
+        assert code is not None  # noqa: S101 - there is a source
+        modules.append((name, code))
+    return modules

@@ -6,6 +6,7 @@ library only, Python >= 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -74,7 +75,7 @@ class FileWriting:
         self._mode = mode
         self._left = limit
         folder, name = os.path.split(self._path)
-        self._draft = "%s/.%s.%s" % (folder, name[:100], os.urandom(6).hex())
+        self._draft = f"{folder}/.{name[:100]}.{os.urandom(6).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(self._draft, flags, 0o600)
 
@@ -111,10 +112,8 @@ class FileWriting:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(self._draft)
-            except OSError:
-                pass
 
 
 def stat_file(path: str) -> dict[str, Any]:
@@ -131,7 +130,7 @@ def list_files(path: str, limit: int) -> dict[str, Any]:
                 continue
             size += 6 * len(entry.name) + 128  # As JSON, at worst.
             if len(found) > limit or size > frames.MAX_JSON // 2:
-                raise OSError(errno.EOVERFLOW, "more than %d files" % (len(found) - 1))
+                raise OSError(errno.EOVERFLOW, f"more than {len(found) - 1} files")
     return {"files": found}
 
 

@@ -2,10 +2,14 @@
 
 A frame is a head (kind, request number, size of the body) and a body. Numbers are big-endian.
 
-    to the runner      REQUEST  JSON: what to do                  INPUT   bytes for its stdin; none: end
-                       CANCEL   end the command of this request   CREDIT  may send so many bytes more
-    from the runner    HELLO    JSON: who speaks (request 0)      ANSWER  JSON: the last word of a request
-                       STDOUT   bytes, STDERR  bytes              CREDIT  may take so many bytes more
+    to the runner      REQUEST  JSON: what to do
+                       INPUT    bytes for its standard input; none is its end
+                       CANCEL   end the command of this request
+                       CREDIT   so many more bytes of output may be sent
+    from the runner    HELLO    JSON: who speaks; of request 0
+                       STDOUT   bytes, and STDERR
+                       CREDIT   so many more bytes of input may be sent
+                       ANSWER   JSON: the last word on this request
 
 Nobody sends output or input beyond the credit that the other end has given: a slow reader slows
 the writer down, and never has to store more than a window. Standard library only, Python >= 3.8.
@@ -68,7 +72,7 @@ class Decoder:
             while len(buffer) - start >= HEAD.size:
                 kind, request, size = HEAD.unpack_from(buffer, start)
                 if kind not in KINDS or size > _LIMITS[kind]:
-                    raise BadFrame("kind %d with %d bytes" % (kind, size))
+                    raise BadFrame(f"kind {kind} with {size} bytes")
                 end = start + HEAD.size + size
                 if len(buffer) < end:
                     return
@@ -82,5 +86,5 @@ class Decoder:
 def number_of(body: bytes) -> int:
     """The number in a CREDIT frame."""
     if len(body) != NUMBER.size:
-        raise BadFrame("a credit of %d bytes" % len(body))
+        raise BadFrame(f"a credit of {len(body)} bytes")
     return int(NUMBER.unpack(body)[0])

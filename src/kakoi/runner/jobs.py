@@ -7,6 +7,7 @@ as its credit goes, and the answer. Standard library only, Python >= 3.8.
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]
+import contextlib
 import errno
 import fcntl
 import os
@@ -113,10 +114,8 @@ class Output:
     def _grow(self) -> None:
         """A flood takes a fifth longer through a pipe of the usual size."""
         self._grown = True
-        try:
+        with contextlib.suppress(OSError):
             fcntl.fcntl(self._fd, 1031, _CHUNK)  # F_SETPIPE_SZ
-        except OSError:
-            pass
 
     def finish(self) -> bool:
         """The command is over: take what is there. False if the follower has no room for it."""
@@ -298,7 +297,8 @@ class Job:
         """Answer, as soon as all output is on its way."""
         if self._record is None or self.answer is not None:
             return
-        if not all([output.finish() for output in self.outputs]):
+        finished = [output.finish() for output in self.outputs]
+        if not all(finished):
             return  # Called again when the follower has room.
         for timer in self._timers:
             timer.cancel()

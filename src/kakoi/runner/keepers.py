@@ -16,6 +16,7 @@ from __future__ import annotations
 # Not `signal`: its enums would be a good part of our start-up time.
 import _signal as signal  # type: ignore[import-not-found]
 import array
+import contextlib
 import errno
 import marshal
 import os
@@ -62,7 +63,7 @@ class Record:
 
     @classmethod
     def load(cls, data: bytes) -> Record:
-        return cls(**marshal.loads(data))
+        return cls(**marshal.loads(data))  # noqa: S302 - from our own child
 
 
 class Keeper:
@@ -91,14 +92,15 @@ class Keeper:
         """Hand a command over: (argv, env, cwd, terminal, shell to ask for its directory)."""
         body = marshal.dumps(request)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
-        self.line.sendmsg([b"%010d" % len(body)], rights)
-        self.line.sendall(body)
+        message = b"%010d" % len(body) + body
+        sent = self.line.sendmsg([message], rights)
+        if sent < len(message):
+            self.line.sendall(message[sent:])
 
     def tell(self, message: bytes) -> None:
-        try:
+        # If it is dead, or stopped, whoever waits for its record will see.
+        with contextlib.suppress(OSError):
             self.line.sendall(message)
-        except OSError:  # It is dead, or stopped: whoever waits for its record will see.
-            pass
 
     def record(self) -> Record:
         """The record that makes the line readable."""
@@ -111,6 +113,22 @@ class Keeper:
     def close(self) -> None:
         """Let it go: it ends whatever is below it, and exits."""
         self.line.close()
+
+    def gone(self) -> bool:
+        """Has it exited? It is buried then."""
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True
+
+    def wait(self) -> None:
+        """Wait until it has exited, and help it if it was stopped."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self.gone():
+            if time.monotonic() > deadline:
+                ending.send(self.pid, signal.SIGKILL)
+            ending.send(self.pid, signal.SIGCONT)
+            time.sleep(0.001)
 
     def force(self) -> None:
         """It was told to end and does not answer: somebody may have stopped it."""
@@ -138,10 +156,8 @@ def end_orphans(keepers: set[int]) -> int:
 
 def _reap_all_but(keepers: set[int]) -> None:
     for pid in set(ending.children_lister()(os.getpid())) - keepers:
-        try:
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            pass
 
 
 # --- Inside the keeper -----------------------------------------------------------------------
@@ -168,23 +184,27 @@ def _keep_only(line: int) -> None:
     ending.leave_streams()
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != line:
-            try:
+            with contextlib.suppress(OSError):  # The one that listed the folder.
                 os.close(int(name))
-            except OSError:  # The one that listed the folder.
-                pass
 
 
 def _receive(line: socket.socket) -> tuple[Any, list[int]]:
     rights_size = socket.CMSG_LEN(3 * array.array("i").itemsize)
-    head, rights, _, _ = line.recvmsg(10, rights_size)
-    while head and len(head) < 10:
-        head += line.recv(10 - len(head))
-    if not head:
+    # The kernel never joins a message that carries descriptors with the next one.
+    data, rights, _, _ = line.recvmsg(64 * 1024, rights_size, socket.MSG_CMSG_CLOEXEC)
+    if not data:
         os._exit(0)
+    left = int(data[:10]) + 10 - len(data)
+    while left > 0:
+        part = line.recv(left, socket.MSG_WAITALL)
+        if not part:
+            os._exit(0)
+        data += part
+        left -= len(part)
     streams = array.array("i")
-    for _level, _kind, data in rights:
-        streams.frombytes(data)
-    return marshal.loads(line.recv(int(head), socket.MSG_WAITALL)), list(streams)
+    for _level, _kind, packed in rights:
+        streams.frombytes(packed)
+    return marshal.loads(data[10:]), list(streams)  # noqa: S302 - from our own parent
 
 
 def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int) -> Record:

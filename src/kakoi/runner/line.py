@@ -9,18 +9,19 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kakoi.errors import ExecutionError, SandboxError
 from kakoi.process.stream import Launch, ProcessStream
 from kakoi.runner import frames
 from kakoi.runner.answers import Hello, parse_object
-from kakoi.runner.delivery import NO_PYTHON, NoPythonError, RunnerSettings, delivery
+from kakoi.runner.delivery import GREETING, NO_PYTHON, NoPythonError, RunnerSettings, delivery
 
 _HELLO_TIMEOUT_S = 60.0
 # A runner that says nothing for so long, while it owes us an answer, is asked if it is alive.
 _SILENCE_S = 15.0
+_LONGEST_GREETING = 200
 _MAX_UNSENT = 4 * 1024 * 1024
 
 
@@ -34,13 +35,15 @@ class Exchange:
     # What the other end may still send us, and what we may still send to it.
     allowed: int = frames.WINDOW
     credit: int = frames.WINDOW
-    credit_came: asyncio.Event | None = None
+    credit_came: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Stream(asyncio.Protocol):
     """Frames over one stream. `exchange` is all that the rest of our end needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: RunnerSettings) -> None:
+        self._settings = settings
+        self._booted = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = frames.Decoder()
@@ -63,13 +66,28 @@ class Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._last_heard = self._loop.time()
-        if not self.hello.done():
-            self._first_bytes = (self._first_bytes + data)[:200]
+        if not self._booted and not (data := self._boot(data)):
+            return
         try:
             for kind, number, body in self._decoder.feed(data):
                 self._take(kind, number, body)
         except frames.BadFrame as error:
             self.lose(f"its runner does not keep to the protocol: {error}")
+
+    def _boot(self, data: bytes) -> bytes:
+        """Answer the greeting of a Python with the runner; returns what follows it."""
+        self._first_bytes += data
+        line, newline, rest = self._first_bytes.partition(b"\n")
+        greeting = GREETING.fullmatch(line + newline)
+        if greeting is not None:
+            self._booted = True
+            if self._transport is not None:
+                magic = bytes.fromhex(greeting[1].decode())
+                self._transport.write(delivery(self._settings, magic))
+            return rest
+        if newline or len(line) > _LONGEST_GREETING:
+            self.lose("it does not greet as a runner does")
+        return b""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lose("its runner is gone")
@@ -84,9 +102,7 @@ class Stream(asyncio.Protocol):
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
         if kind == frames.HELLO:
-            if self.hello.done() or number != 0:
-                raise frames.BadFrame("a second greeting")
-            self.hello.set_result(Hello.parse(parse_object(body)))
+            self._take_hello(number, body)
             return
         exchange = self._exchanges.get(number)
         if exchange is None or not self.hello.done():
@@ -100,25 +116,29 @@ class Stream(asyncio.Protocol):
             exchange.credit += frames.number_of(body)
             if exchange.credit > frames.WINDOW:
                 raise frames.BadFrame("more credit than was used")
-            if exchange.credit_came is not None:
-                exchange.credit_came.set()
+            exchange.credit_came.set()
         elif kind == frames.ANSWER:
             answer = parse_object(body)
             del self._exchanges[number]
             if not exchange.answer.done():
                 exchange.answer.set_result(answer)
+            exchange.credit_came.set()
         else:
             raise frames.BadFrame(f"kind {kind} from a runner")
+
+    def _take_hello(self, number: int, body: bytes) -> None:
+        if self.hello.done() or number != 0:
+            raise frames.BadFrame("a second greeting")
+        self.hello.set_result(Hello.parse(parse_object(body)))
 
     def lose(self, why: str) -> None:
         """The other end is of no use any more: everybody who waits for it is told."""
         if self.lost:
             return
-        said = self._first_bytes.decode("utf-8", "replace").strip()
         self.lost = why
         error: SandboxError = SandboxError(f"the sandbox was lost: {why}")
         if not self.hello.done():
-            if said.startswith(NO_PYTHON):
+            if self._first_bytes.startswith(NO_PYTHON):
                 error = NoPythonError("there is no python3 >= 3.8 in the sandbox")
             self.hello.set_exception(error)
             self.hello.exception()  # Seen, even if nobody waits for it.
@@ -126,8 +146,7 @@ class Stream(asyncio.Protocol):
         for exchange in exchanges.values():
             if not exchange.answer.done():
                 exchange.answer.set_exception(error)
-            if exchange.credit_came is not None:
-                exchange.credit_came.set()
+            exchange.credit_came.set()
         self._writable.set()
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -179,10 +198,8 @@ class Stream(asyncio.Protocol):
         view = memoryview(data)
         while view and not exchange.answer.done():
             if exchange.credit == 0:
-                came = exchange.credit_came = exchange.credit_came or asyncio.Event()
-                came.clear()
-                exchange.answer.add_done_callback(lambda _answer: came.set())
-                await came.wait()
+                exchange.credit_came.clear()
+                await exchange.credit_came.wait()
                 continue
             await self._writable.wait()
             size = min(len(view), exchange.credit, frames.MAX_DATA)
@@ -232,9 +249,7 @@ async def open_line(
     process = start(launch)
     loop = asyncio.get_running_loop()
     try:
-        _, stream = await loop.create_connection(Stream, sock=process.socket)
-        assert stream._transport is not None  # noqa: S101, SLF001 - just made
-        stream._transport.write(delivery(settings))
+        _, stream = await loop.create_connection(lambda: Stream(settings), sock=process.socket)
         async with asyncio.timeout(_HELLO_TIMEOUT_S):
             await asyncio.shield(stream.hello)
     except NoPythonError:

@@ -14,6 +14,7 @@ import socket
 import stat
 
 from kakoi.runner.loop import READ
+from kakoi.runner.spool import temporary_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _RIGHTS = socket.CMSG_LEN(2 * array.array("i").itemsize)
 
 
 def _folder() -> str:
-    return "%s/.kakoi-%d" % (os.environ.get("TMPDIR") or "/tmp", os.getuid())
+    return f"{temporary_folder()}/.kakoi-{os.getuid()}"
 
 
 def hand_over(reading: int, writing: int) -> bool:
@@ -90,14 +91,12 @@ class Meeting:
         self._loop.forget(line.fileno())
         streams = array.array("i")
         try:
-            _, rights, _, _ = line.recvmsg(1, _RIGHTS)
+            _, rights, _, _ = line.recvmsg(1, _RIGHTS, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             rights = []
         for _level, _kind, data in rights:
             streams.frombytes(data[: len(data) - len(data) % streams.itemsize])
         if len(streams) == 2:
-            for fd in streams:
-                os.set_inheritable(fd, False)
             self._welcome(streams[0], streams[1], line)
         else:
             for fd in streams:

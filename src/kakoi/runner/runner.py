@@ -19,6 +19,7 @@ import resource
 import struct
 import sys
 import termios
+from collections import deque
 
 from kakoi import keeper as ending
 from kakoi.runner import frames
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kakoi.runner.clients import Request
+    from kakoi.runner.loop import Timer
 
-_IDLE_KEEPERS = 32
+_SPARE_KEEPERS = 4
+_TRIM_AFTER_S = 10.0
 _REMEMBERED_JOBS = 256
 _REMEMBERED_MEMORY = 8 * 1024 * 1024
 _REMEMBERED_FILES = 256 * 1024 * 1024
@@ -54,10 +57,15 @@ class Runner:
         self._lingers: bool = settings.get("linger", False)
         self._clients: list[Client] = []
         self._jobs: dict[str, Job] = {}
+        self._over: deque[Job] = deque()
+        self._stored_memory = 0
+        self._stored_files = 0
         self._orders = Orders(self.loop, self._jobs)
         self._idle: list[Keeper] = []
         self._keepers: dict[int, Keeper] = {}
         self._busy: dict[int, Job] = {}
+        self._least_idle = 0
+        self._trimming: Timer | None = None
         self._buffer = memoryview(bytearray(frames.MAX_DATA))
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._shell = next((path for path in _SHELLS if os.access(path, os.X_OK)), "/bin/sh")
@@ -77,7 +85,7 @@ class Runner:
         self._clients.append(client)
         hello = {
             "version": frames.VERSION,
-            "python": "%d.%d" % sys.version_info[:2],
+            "python": ".".join(map(str, sys.version_info[:2])),
             "shell": self._shell,
             "uid": os.getuid(),
             "cwd": self._cwd,
@@ -137,7 +145,7 @@ class Runner:
         command = order["command"]
         if isinstance(command, str):
             options = ["--norc", "--noprofile"] if self._shell.endswith("bash") else []
-            command = [self._shell, *options, "-c", command]
+            command = [self._shell, *options, "-c", "--", command]
         env = dict(self._env)
         for name, value in order["env"].items():
             env[encode(name)] = encode(value)
@@ -176,9 +184,11 @@ class Runner:
     # --- Keepers -----------------------------------------------------------------------------
 
     def _take_keeper(self) -> Keeper:
-        return self._idle.pop() if self._idle else self.new_keeper()
+        keeper = self._idle.pop() if self._idle else self._new_keeper()
+        self._least_idle = min(self._least_idle, len(self._idle))
+        return keeper
 
-    def new_keeper(self) -> Keeper:
+    def _new_keeper(self) -> Keeper:
         keeper = Keeper()
         self._keepers[keeper.pid] = keeper
         self.loop.watch(keeper.fileno(), READ, lambda _events: self._on_record(keeper))
@@ -186,46 +196,59 @@ class Runner:
 
     def prepare(self) -> None:
         """Have one keeper ready before the first command comes."""
-        self._idle.append(self.new_keeper())
+        self._idle.append(self._new_keeper())
 
     def _on_record(self, keeper: Keeper) -> None:
         record = keeper.record()
         job = self._busy.pop(keeper.pid, None)
-        if record.kind == "lost" or record.survivors or len(self._idle) >= _IDLE_KEEPERS:
-            self._dismiss(keeper, record)
+        if record.kind == "lost":
+            self._dismiss(keeper)
+            # Without its keeper, what the command has started falls to us.
+            del self._keepers[keeper.pid]
+            record.survivors = end_orphans(set(self._keepers))
+        elif record.survivors:
+            self._dismiss(keeper)
         else:
             self._idle.append(keeper)
+            if len(self._idle) > _SPARE_KEEPERS and self._trimming is None:
+                self._trimming = self.loop.after(_TRIM_AFTER_S, self._trim)
         if job is not None:
             failed = record.kind != "exited" or record.number != 0
             if failed and self._memory.ran_out() and not job.why:
                 job.why = "out_of_memory" if _was_killed(record) else ""
             job.over(record)
 
-    def _dismiss(self, keeper: Keeper, record: Record) -> None:
-        """Without its keeper, what a command has started falls to us."""
+    def _trim(self) -> None:
+        """Let the keepers go that nobody has needed for a while, and bury those that went."""
+        for keeper in self._idle[: max(0, self._least_idle - _SPARE_KEEPERS)]:
+            self._dismiss(keeper)
+        self._least_idle = len(self._idle)
+        for pid in [pid for pid, keeper in self._keepers.items() if keeper.gone()]:
+            del self._keepers[pid]
+        again = len(self._keepers) > _SPARE_KEEPERS
+        self._trimming = self.loop.after(_TRIM_AFTER_S, self._trim) if again else None
+
+    def _dismiss(self, keeper: Keeper) -> None:
         self.loop.forget(keeper.fileno())
         keeper.close()
         if keeper in self._idle:
             self._idle.remove(keeper)
-        if record.kind == "lost":
-            del self._keepers[keeper.pid]
-            record.survivors = end_orphans(set(self._keepers))
 
-    def _on_over(self, _job: Job) -> None:
+    def _on_over(self, job: Job) -> None:
         """A job has ended: remember it, and forget the oldest if that gets too much."""
-        over = [job for job in self._jobs.values() if not job.running]
-        memory = sum(job.memory_bytes() for job in over)
-        files = sum(job.file_bytes() for job in over)
-        count = len(over)
-        for job in over:
-            fits = memory <= _REMEMBERED_MEMORY and files <= _REMEMBERED_FILES
-            if fits and count <= _REMEMBERED_JOBS:
-                break
-            memory -= job.memory_bytes()
-            files -= job.file_bytes()
-            count -= 1
-            job.forget()
-            del self._jobs[job.id]
+        self._over.append(job)
+        self._stored_memory += job.memory_bytes()
+        self._stored_files += job.file_bytes()
+        while (
+            len(self._over) > _REMEMBERED_JOBS
+            or self._stored_memory > _REMEMBERED_MEMORY
+            or self._stored_files > _REMEMBERED_FILES
+        ):
+            oldest = self._over.popleft()
+            self._stored_memory -= oldest.memory_bytes()
+            self._stored_files -= oldest.file_bytes()
+            oldest.forget()
+            del self._jobs[oldest.id]
         if not self._clients:
             self._close_if_done()
 
@@ -233,8 +256,8 @@ class Runner:
         """End every command and every keeper."""
         for keeper in self._keepers.values():
             keeper.close()
-        for pid in self._keepers:
-            os.waitpid(pid, 0)
+        for keeper in self._keepers.values():
+            keeper.wait()
         end_orphans(set())
 
 

@@ -75,12 +75,16 @@ class Spool:
 
 def nameless_file() -> int:
     """A new file that no path leads to."""
-    # Not `tempfile`: it would take longer to import than the rest of the runner.
-    folder = os.environ.get("TMPDIR") or "/tmp"
+    folder = temporary_folder()
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except (AttributeError, OSError):  # A file system without such files.
-        path = "%s/.kakoi-%s" % (folder, os.urandom(8).hex())
+        path = f"{folder}/.kakoi-{os.urandom(8).hex()}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.unlink(path)
         return fd
+
+
+def temporary_folder() -> str:
+    """Not by `tempfile`: it would take longer to import than the rest of the runner."""
+    return os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - as everybody in there knows it
