@@ -268,6 +268,7 @@ class _Running:
                 self._deadline.cancel()
             if self._feeding is not None:
                 self._feeding.cancel()
+            self._exchange.on_data = None  # Or we and all we keep would stay in a circle.
 
     async def _cancel(self) -> None:
         """End it, and wait until it has ended, whatever happens to us meanwhile."""

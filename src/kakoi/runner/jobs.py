@@ -151,14 +151,17 @@ class Input:
         self._fd = fd
         self._terminal = terminal
         self._waiting = bytearray()
+        self._owed = 0  # How much of it the client is still to be credited for.
         self._ending = False
         os.set_blocking(fd, False)
 
     def feed(self, data: bytes) -> bool:
         """Take more, or (nothing) the end of it; False if it was sent beyond the credit."""
         if self._fd < 0:
+            self._owed += len(data)
             self._acknowledge(len(data))
             return True
+        self._owed += len(data)
         if self._terminal and not data:
             data = _END_OF_INPUT
         self._ending = self._ending or not data
@@ -188,6 +191,8 @@ class Input:
             self.close()
 
     def _acknowledge(self, size: int) -> None:
+        size = min(size, self._owed)
+        self._owed -= size
         if size and self._job.follower is not None:
             self._job.follower.send(frames.CREDIT, frames.NUMBER.pack(size))
 

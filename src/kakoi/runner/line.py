@@ -232,9 +232,10 @@ class Line:
         self.stream = stream
         self.process = process
 
-    async def close(self) -> None:
+    async def close(self, grace_s: float = 2.0) -> None:
+        # The stream first: it must not watch a socket that is closed, and soon somebody else's.
         self.stream.lose("it was closed")
-        await self.process.end()
+        await self.process.end(grace_s)
 
 
 async def open_line(
@@ -246,26 +247,24 @@ async def open_line(
 
     NoPythonError: the place is all right, but another way to run commands in it is needed.
     """
-    process = start(launch)
+    stream = Stream(settings)
+    line = Line(stream, start(launch))
     loop = asyncio.get_running_loop()
     try:
-        _, stream = await loop.create_connection(lambda: Stream(settings), sock=process.socket)
+        await loop.create_connection(lambda: stream, sock=line.process.socket)
         async with asyncio.timeout(_HELLO_TIMEOUT_S):
             await asyncio.shield(stream.hello)
-    except NoPythonError:
-        await process.end()
-        raise
-    except (SandboxError, TimeoutError) as error:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):  # Its last words may still be on their way.
-                await process.wait()
-        await process.end(grace_s=0)
-        said = process.stderr.strip()
+    except BaseException as error:
+        if isinstance(error, SandboxError):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):  # Its last words may still be on their way.
+                    await line.process.wait()
+        await line.close(grace_s=0)
+        if isinstance(error, NoPythonError) or not isinstance(error, SandboxError | TimeoutError):
+            raise
+        said = line.process.stderr.strip()
         raise SandboxError(
             "the sandbox could not be started" + (f": {said}" if said else ""),
             details={"program": launch.argv[0], "stderr": said},
         ) from error
-    except BaseException:
-        await process.end(grace_s=0)
-        raise
-    return Line(stream, process)
+    return line

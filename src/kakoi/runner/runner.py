@@ -168,6 +168,8 @@ class Runner:
             job.terminal = ours
             job.stdin = Input(job, os.dup(ours), terminal=True)
             job.outputs = [Output(job, ours, frames.STDOUT, send_limit=limit, spill_limit=spill)]
+            if not job.order["stdin"]:
+                job.stdin.feed(b"")
             return os.ttyname(slave).encode()
         if job.order["stdin"]:
             reading, writing = os.pipe()

@@ -1,0 +1,257 @@
+"""The gate: what is refused never runs, what runs is recorded, and not too much runs at once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from kakoi.audit import AuditLog, Event, read, verify
+from kakoi.errors import (
+    CommandNotAllowedError,
+    ConfigurationError,
+    KakoiError,
+    SecurityError,
+    UserCancelledError,
+)
+from kakoi.gate import Gate, Labels
+from kakoi.policy.decide import Decision
+from kakoi.policy.profiles import AllowedCommands, load_policy
+from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.commands import Channel, Command
+from kakoi.sandbox.adapter import Availability, ExecuteOptions
+from kakoi.sandbox.host import HostAdapter
+
+pytestmark = pytest.mark.anyio
+POLICY = load_policy(allowed=AllowedCommands(additional=("sleep", "bash", "sh")))
+
+
+class RecordingSandbox:
+    """Runs on the host, and remembers what it was asked to run."""
+
+    name = "recording"
+
+    def __init__(self, workspace: Path) -> None:
+        self._host = HostAdapter(workspace, warn_on_start=False)
+        self.asked: list[str | Sequence[str]] = []
+        self.running = 0
+        self.began = asyncio.Event()
+        self.most_at_once = 0
+
+    async def availability(self) -> Availability:
+        return Availability(True)
+
+    async def is_available(self) -> bool:
+        return True
+
+    async def run(self, command: Command) -> ExecutionResult:
+        self.asked.append(command.command)
+        self.running += 1
+        self.began.set()
+        self.most_at_once = max(self.most_at_once, self.running)
+        try:
+            return await self._host.run(command)
+        finally:
+            self.running -= 1
+
+    async def execute(
+        self, command: str | Sequence[str], options: ExecuteOptions | None = None
+    ) -> ExecutionResult:
+        return await self._host.execute(command, options)
+
+    async def channel(self) -> Channel:
+        return await self._host.channel()
+
+    async def cleanup(self) -> None:
+        await self._host.cleanup()
+
+
+class Person:
+    """Answers as told, and remembers what was asked."""
+
+    def __init__(self, *, agrees: bool) -> None:
+        self._agrees = agrees
+        self.asked: list[str] = []
+
+    async def __call__(self, decision: Decision) -> bool:
+        self.asked.append(decision.command)
+        return self._agrees
+
+
+@pytest.fixture
+async def sandbox(tmp_path: Path) -> AsyncIterator[RecordingSandbox]:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    sandbox = RecordingSandbox(workspace)
+    yield sandbox
+    await sandbox.cleanup()
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> AuditLog:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    return AuditLog(tmp_path / "audit" / "log.jsonl", clock=lambda: moment)
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    return tmp_path / "audit" / "log.jsonl"
+
+
+def events(log_file: Path) -> list[str]:
+    return [record.event for record in read(log_file)]
+
+
+async def test_an_allowed_command_runs_and_is_recorded_twice(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit, labels=Labels(session="s1", task="t1", user="me"))
+    command = Command(command="echo hello")
+    result = await gate.run(command)
+    assert (result.stdout, result.reason) == ("hello\n", Reason.EXITED)
+    started, ended = read(log_file)
+    assert (started.event, started.command, started.sandbox) == (
+        Event.STARTED,
+        "echo hello",
+        "recording",
+    )
+    assert (started.session, started.task, started.user) == ("s1", "t1", "me")
+    assert (ended.event, ended.id, ended.exit_code) == (Event.ENDED, command.id, 0)
+    assert (ended.reason, ended.stdout_bytes) == (Reason.EXITED, 6)
+    assert verify(log_file).ok
+
+
+@pytest.mark.requirement("A-066")
+async def test_a_refused_command_never_reaches_the_sandbox_and_is_recorded(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    with pytest.raises(SecurityError) as refused:
+        await gate.run(Command(command="git status && sudo rm -rf /"))
+    assert isinstance(refused.value.decision, Decision)
+    with pytest.raises(CommandNotAllowedError):
+        await gate.start(Command(command="frobnicate x"))
+    with pytest.raises(CommandNotAllowedError):
+        async with gate.open(Command(command="frobnicate x")):
+            pytest.fail("it was let in")
+    assert sandbox.asked == []
+    assert events(log_file) == [Event.REFUSED] * 3
+
+
+async def test_a_program_with_arguments_is_judged_as_what_it_runs(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    result = await gate.run(Command(command=["echo", "a; sudo b", "$(id)"]))
+    assert result.stdout == "a; sudo b $(id)\n"
+    with pytest.raises(SecurityError):
+        await gate.run(Command(command=["sudo", "id"]))
+    assert events(log_file) == [Event.STARTED, Event.ENDED, Event.REFUSED]
+
+
+async def test_paths_are_judged_from_the_directory_of_the_command(
+    sandbox: RecordingSandbox,
+) -> None:
+    gate = Gate(POLICY, sandbox, cwd="/workspace/project")
+    with pytest.raises((SecurityError, UserCancelledError)):
+        await gate.run(Command(command="touch ../../etc/kakoi"))
+    assert sandbox.asked == []
+
+
+async def test_where_the_policy_asks_and_nobody_is_there_the_answer_is_no(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    with pytest.raises(UserCancelledError, match="nobody was there"):
+        await gate.run(Command(command="git commit -m x"))
+    assert sandbox.asked == []
+    assert events(log_file) == [Event.ASKED, Event.DECLINED]
+
+
+async def test_a_person_decides_where_the_policy_asks(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    no, yes = Person(agrees=False), Person(agrees=True)
+    with pytest.raises(UserCancelledError, match="declined"):
+        await Gate(POLICY, sandbox, audit=audit, approver=no).run(Command(command="git init x"))
+    assert sandbox.asked == []
+    await Gate(POLICY, sandbox, audit=audit, approver=yes).run(Command(command="git init x"))
+    assert sandbox.asked == no.asked == yes.asked == ["git init x"]
+    assert events(log_file) == [
+        *(Event.ASKED, Event.DECLINED),
+        *(Event.ASKED, Event.APPROVED, Event.STARTED, Event.ENDED),
+    ]
+
+
+async def test_nobody_is_asked_about_what_is_refused_or_allowed(sandbox: RecordingSandbox) -> None:
+    person = Person(agrees=True)
+    gate = Gate(POLICY, sandbox, approver=person)
+    await gate.run(Command(command="echo a"))
+    with pytest.raises(SecurityError):
+        await gate.run(Command(command="sudo id"))
+    assert person.asked == []
+
+
+async def test_what_cannot_be_recorded_does_not_run(
+    sandbox: RecordingSandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    broken = AuditLog(tmp_path / "file" / "log.jsonl", clock=lambda: datetime.now(UTC))
+    with pytest.raises(KakoiError):
+        await Gate(POLICY, sandbox, audit=broken).run(Command(command="echo a"))
+    assert sandbox.asked == []
+
+
+@pytest.mark.requirement("D-044")
+async def test_no_more_commands_run_at_once_than_the_limit(sandbox: RecordingSandbox) -> None:
+    gate = Gate(POLICY, sandbox, concurrency=3)
+    await asyncio.gather(*(gate.run(Command(command="sleep 0.05")) for _ in range(12)))
+    assert sandbox.most_at_once == 3
+    assert len(sandbox.asked) == 12
+    with pytest.raises(ConfigurationError):
+        Gate(POLICY, sandbox, concurrency=0)
+
+
+async def test_a_cancelled_command_is_recorded_as_cancelled_and_gives_its_turn_back(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit, concurrency=1)
+    task = asyncio.ensure_future(gate.run(Command(command="sleep 600")))
+    await asyncio.wait_for(sandbox.began.wait(), 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    result = await gate.run(Command(command="echo next"))
+    assert result.stdout == "next\n"
+    records = list(read(log_file))
+    assert [record.event for record in records] == [Event.STARTED, Event.ENDED] * 2
+    assert records[1].reason == Reason.CANCELLED
+
+
+async def test_live_output_arrives_and_the_end_is_recorded(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    async with gate.open(Command(command="cat", stdin_open=True)) as running:
+        await running.write(b"one")
+        stream, data = await anext(aiter(running.output()))
+        assert (stream, data) == ("stdout", b"one")
+        await running.close_stdin()
+    assert [(record.event, record.reason) for record in read(log_file)] == [
+        (Event.STARTED, ""),
+        (Event.ENDED, Reason.EXITED),
+    ]
+
+
+async def test_a_job_is_judged_too_and_its_end_is_recorded(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    job = await gate.start(Command(command="cat", stdin_open=True))
+    channel = await sandbox.channel()
+    await channel.write_stdin(job, b"x", close=True)
+    assert (await channel.wait_job(job)) is not None
+    await asyncio.wait(gate._jobs, timeout=10)
+    await gate.close()
+    assert events(log_file) == [Event.STARTED, Event.ENDED]
