@@ -48,10 +48,12 @@ PROCESS_STARTERS = (
     "asyncio.subprocess",
     "asyncio.create_subprocess_",
 )
-MAY_START_PROCESSES = ("process", "keeper", "runner.runner")
+# Of the runner only the part that keeps; it runs inside the sandbox.
+MAY_START_PROCESSES = ("process", "keeper", "runner.keepers")
 
 AMBIENT = (
     "os.environ",
+    "os.environb",
     "os.getenv",
     "sys.argv",
     "time.time",
@@ -61,6 +63,14 @@ AMBIENT = (
     "datetime.date.today",
 )
 MAY_READ_AMBIENT = ("config", "cli", "mcp_server", "web")
+# Programs of their own: their arguments are what they were asked to do, and the environment of a
+# sandbox is its own affair.
+PROGRAMS = {
+    "keeper": {"sys.argv"},
+    "process.staging": {"sys.argv"},
+    "runner.runner": {"os.environb"},
+    "runner.spool": {"os.environ"},
+}
 
 MODULE_LINES = 400
 FUNCTION_LINES = 50
@@ -203,9 +213,7 @@ def process_starts(module: Module) -> list[str]:
 def ambient_reads(module: Module) -> list[str]:
     if module.within(MAY_READ_AMBIENT):
         return []
-    # The keeper is a program of its own: its arguments are what it was asked to do.
-    allowed = {"sys.argv"} if module.name == "keeper" else set()
-    return uses_of(module, set(AMBIENT) - allowed, whole=True)
+    return uses_of(module, set(AMBIENT) - PROGRAMS.get(module.name, set()), whole=True)
 
 
 def mock_imports(module: Module) -> list[str]:

@@ -252,6 +252,6 @@ async def test_a_job_is_judged_too_and_its_end_is_recorded(
     channel = await sandbox.channel()
     await channel.write_stdin(job, b"x", close=True)
     assert (await channel.wait_job(job)) is not None
-    await asyncio.wait(gate._jobs, timeout=10)
+    await asyncio.wait_for(asyncio.gather(*gate._jobs), 10)
     await gate.close()
     assert events(log_file) == [Event.STARTED, Event.ENDED]

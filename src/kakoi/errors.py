@@ -6,6 +6,7 @@ KakoiError (also named BashExecutorError)     code, details, hint
 │   ├── CommandNotAllowedError
 │   └── BlockedPatternError
 ├── UserCancelledError                a person said no
+├── AuditError                        AUDIT_FAILED; what happens cannot be recorded, or read
 ├── ExecutionError                    no exit code could be had
 │   └── TimeoutError                  also the builtin
 └── SandboxError                      the place failed, not the command
@@ -91,6 +92,12 @@ class UserCancelledError(KakoiError):
     """A person was asked and said no, or nobody was there to be asked."""
 
     code = "USER_CANCELLED"
+
+
+class AuditError(KakoiError):
+    """The audit log cannot be written or read; what cannot be recorded must not run."""
+
+    code = "AUDIT_FAILED"
 
 
 class ExecutionError(KakoiError):

@@ -11,8 +11,12 @@ from kakoi.errors import KakoiError
 
 # Subcommand → its one-line help. The module of the same name holds a click command `command`.
 COMMANDS = {
+    "run": "Run a command: judged, confined, ended for certain, recorded.",
+    "shell": "A shell of your own, confined.",
     "check": "Judge a command without running it.",
     "policy": "Show what may run, and why.",
+    "audit": "Show what happened, and check that the log is whole.",
+    "doctor": "Say what this machine can confine, and what would help.",
 }
 
 

@@ -23,11 +23,9 @@ from kakoi.runner.commands import (
     TerminalSize,
 )
 from kakoi.runner.delivery import RunnerSettings
-from kakoi.runner.line import Exchange, Line, open_line
+from kakoi.runner.line import DEFAULT_PATIENCE, Exchange, Line, Patience, open_line
 
 _ALL = 2**62
-# The runner keeps the time; if it has not ended a command by then, it does not keep its word.
-_GRACE_S = 10.0
 _STREAMS: dict[int, Stream] = {frames.STDOUT: "stdout", frames.STDERR: "stderr"}
 
 
@@ -35,16 +33,19 @@ async def open_channel(
     launch: Launch,
     settings: RunnerSettings,
     start: Callable[[Launch], ProcessStream] = ProcessStream,
+    patience: Patience = DEFAULT_PATIENCE,
 ) -> "RunnerChannel":
     """Start a runner by `launch` and open a channel to it; SandboxError says why it failed."""
-    return RunnerChannel(await open_line(launch, settings, start))
+    return RunnerChannel(await open_line(launch, settings, start, patience), patience.grace_s)
 
 
 class RunnerChannel:
     """The way into a sandbox that has a runner; see `Channel`."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, grace_s: float = DEFAULT_PATIENCE.grace_s) -> None:
         self._line = line
+        # The runner keeps the time; if a command has not ended by then, it breaks its word.
+        self.grace_s = grace_s
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -138,7 +139,7 @@ class RunnerChannel:
             raise OSError(errno.EFBIG, f"more than {MAX_FILE_BYTES} bytes", path)
         order = {"op": "write_file", "path": path, "mode": mode, "limit": len(data)}
         exchange = self._line.stream.open()
-        self._line.stream.order(exchange, order)
+        await self._line.stream.order(exchange, order)
         try:
             await self._line.stream.feed(exchange, data)
             self._line.stream.write(frames.INPUT, exchange.number)
@@ -172,7 +173,7 @@ class RunnerChannel:
         self, exchange: Exchange, order: dict[str, Any] | None, path: str | None = None
     ) -> dict[str, Any]:
         if order is not None:
-            self._line.stream.order(exchange, order)
+            await self._line.stream.order(exchange, order)
         try:
             answer = await asyncio.shield(exchange.answer)
         except asyncio.CancelledError:
@@ -250,9 +251,15 @@ class _Running:
     async def __aenter__(self) -> "_Running":
         command = self._command
         self._exchange = self._stream.open(self._on_data)
-        self._stream.order(self._exchange, _order(command, send_limit=self._send_limit))
         if command.timeout_s is not None:
-            self._deadline = self._loop.call_later(command.timeout_s + _GRACE_S, self._overdue)
+            limit_s = command.timeout_s + self._channel.grace_s
+            self._deadline = self._loop.call_later(limit_s, self._overdue)
+        try:
+            order = _order(command, send_limit=self._send_limit)
+            await self._stream.order(self._exchange, order)
+        except BaseException:
+            self._let_go()
+            raise
         if command.stdin is not None:
             self._feeding = asyncio.ensure_future(self._feed_first(command.stdin))
         if self._live:
@@ -264,16 +271,19 @@ class _Running:
             if not self._exchange.answer.done():
                 await self._cancel()
         finally:
-            if self._deadline is not None:
-                self._deadline.cancel()
-            if self._feeding is not None:
-                self._feeding.cancel()
-            self._exchange.on_data = None  # Or we and all we keep would stay in a circle.
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._feeding is not None:
+            self._feeding.cancel()
+        self._exchange.on_data = None  # Or we and all we keep would stay in a circle.
 
     async def _cancel(self) -> None:
         """End it, and wait until it has ended, whatever happens to us meanwhile."""
         self._stream.write(frames.CANCEL, self._exchange.number)
-        overdue = self._loop.call_later(_GRACE_S, self._overdue)
+        overdue = self._loop.call_later(self._channel.grace_s, self._overdue)
         self._drain()
         cancelled: asyncio.CancelledError | None = None
         while not self._exchange.answer.done():
@@ -289,7 +299,7 @@ class _Running:
 
     def _overdue(self) -> None:
         if self._unread:  # It waits for us: the answer comes after the output.
-            self._deadline = self._loop.call_later(_GRACE_S, self._overdue)
+            self._deadline = self._loop.call_later(self._channel.grace_s, self._overdue)
         else:
             self._stream.lose("its runner did not end a command in time")
 

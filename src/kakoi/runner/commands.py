@@ -86,7 +86,7 @@ class Command:
                     f"{name} is {getattr(self, name)}; it must not be negative"
                 )
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", self.id):
-            raise ConfigurationError(f"id is {self.id!r}; it must be 1-64 letters and digits")
+            raise ConfigurationError(f"id is {self.id!r}; it must be 1 to 64 of A-Z a-z 0-9 . _ -")
 
 
 def _check_words(command: object) -> None:

@@ -18,11 +18,27 @@ from kakoi.runner import frames
 from kakoi.runner.answers import Hello, parse_object
 from kakoi.runner.delivery import GREETING, NO_PYTHON, NoPythonError, RunnerSettings, delivery
 
-_HELLO_TIMEOUT_S = 60.0
-# A runner that says nothing for so long, while it owes us an answer, is asked if it is alive.
-_SILENCE_S = 15.0
 _LONGEST_GREETING = 200
 _MAX_UNSENT = 4 * 1024 * 1024
+# Credit is given back in steps: a frame for each byte that came would be more than the byte.
+_CREDIT_STEP = frames.WINDOW // 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to wait for a runner that may be dead, stopped or hostile.
+
+    `hello_s`: for its greeting. `silence_s`: if it owes us an answer and says nothing for so long,
+    it is asked if it is alive, and has as long again to say so. `grace_s`: how long after a
+    command's time is up, or after a cancellation, the answer may take.
+    """
+
+    hello_s: float = 60.0
+    silence_s: float = 15.0
+    grace_s: float = 10.0
+
+
+DEFAULT_PATIENCE = Patience()
 
 
 @dataclass(eq=False)
@@ -32,8 +48,9 @@ class Exchange:
     number: int
     answer: asyncio.Future[dict[str, Any]]
     on_data: Callable[[int, bytes], None] | None
-    # What the other end may still send us, and what we may still send to it.
+    # What the other end may still send us, what it is to be given back, what we may still send.
     allowed: int = frames.WINDOW
+    taken: int = 0
     credit: int = frames.WINDOW
     credit_came: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -41,8 +58,9 @@ class Exchange:
 class Stream(asyncio.Protocol):
     """Frames over one stream. `exchange` is all that the rest of our end needs."""
 
-    def __init__(self, settings: RunnerSettings) -> None:
+    def __init__(self, settings: RunnerSettings, patience: Patience) -> None:
         self._settings = settings
+        self._silence_s = patience.silence_s
         self._booted = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -50,6 +68,7 @@ class Stream(asyncio.Protocol):
         self._exchanges: dict[int, Exchange] = {}
         self._last_number = 0
         self._last_heard = self._loop.time()
+        self._asked_if_alive: float | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._watchdog: asyncio.TimerHandle | None = None
@@ -144,9 +163,7 @@ class Stream(asyncio.Protocol):
             self.hello.exception()  # Seen, even if nobody waits for it.
         exchanges, self._exchanges = self._exchanges, {}
         for exchange in exchanges.values():
-            if not exchange.answer.done():
-                exchange.answer.set_exception(error)
-            exchange.credit_came.set()
+            _fail(exchange, error)
         self._writable.set()
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -157,30 +174,40 @@ class Stream(asyncio.Protocol):
 
     def open(self, on_data: Callable[[int, bytes], None] | None = None) -> Exchange:
         """A number for a new request; `order` sends it."""
-        if len(self._exchanges) >= frames.MAX_REQUESTS:
+        if len(self._exchanges) >= frames.MAX_REQUESTS - 1:  # One is for us.
             raise SandboxError(
                 f"more than {frames.MAX_REQUESTS} requests at once in one sandbox",
                 hint="wait for some of them to end",
             )
-        self._last_number = self._last_number % 0xFFFFFFFF + 1
-        exchange = Exchange(self._last_number, self._loop.create_future(), on_data)
-        self._exchanges[exchange.number] = exchange
+        exchange = self._new_exchange(on_data)
         if self.lost:
             del self._exchanges[exchange.number]
-            exchange.answer.set_exception(SandboxError(f"the sandbox was lost: {self.lost}"))
+            _fail(exchange, SandboxError(f"the sandbox was lost: {self.lost}"))
         elif self._watchdog is None:
             self._watch()
         return exchange
 
-    def order(self, exchange: Exchange, order: dict[str, Any]) -> None:
+    def _new_exchange(self, on_data: Callable[[int, bytes], None] | None) -> Exchange:
+        self._last_number = self._last_number % 0xFFFFFFFF + 1
+        exchange = Exchange(self._last_number, self._loop.create_future(), on_data)
+        self._exchanges[exchange.number] = exchange
+        return exchange
+
+    async def order(self, exchange: Exchange, order: dict[str, Any]) -> None:
+        """Send the request; waits while the other end does not read."""
         body = json.dumps(order).encode()
-        if len(body) > frames.MAX_JSON:
+        try:
+            if len(body) > frames.MAX_JSON:
+                raise ExecutionError(
+                    "the command and its environment are too long to be handed over",
+                    hint="put the data into a file, or on stdin",
+                )
+            while not self._writable.is_set():
+                await self._writable.wait()
+        except BaseException:
             self._exchanges.pop(exchange.number, None)
             exchange.answer.cancel()
-            raise ExecutionError(
-                "the command and its environment are too long to be handed over",
-                hint="put the data into a file, or on stdin",
-            )
+            raise
         self.write(frames.REQUEST, exchange.number, body)
 
     def write(self, kind: int, number: int, body: bytes = b"") -> None:
@@ -189,19 +216,23 @@ class Stream(asyncio.Protocol):
 
     def allow(self, exchange: Exchange, size: int) -> None:
         """`size` bytes of output have been taken: the other end may send as many again."""
-        exchange.allowed += size
-        if exchange.number in self._exchanges:
-            self.write(frames.CREDIT, exchange.number, frames.NUMBER.pack(size))
+        exchange.taken += size
+        if exchange.taken >= _CREDIT_STEP and exchange.number in self._exchanges:
+            exchange.allowed += exchange.taken
+            self.write(frames.CREDIT, exchange.number, frames.NUMBER.pack(exchange.taken))
+            exchange.taken = 0
 
     async def feed(self, exchange: Exchange, data: bytes) -> None:
         """Send input as fast as it is taken. What nobody takes any more is dropped."""
         view = memoryview(data)
         while view and not exchange.answer.done():
+            if not self._writable.is_set():
+                await self._writable.wait()
+                continue
             if exchange.credit == 0:
                 exchange.credit_came.clear()
                 await exchange.credit_came.wait()
                 continue
-            await self._writable.wait()
             size = min(len(view), exchange.credit, frames.MAX_DATA)
             exchange.credit -= size
             self.write(frames.INPUT, exchange.number, bytes(view[:size]))
@@ -210,19 +241,30 @@ class Stream(asyncio.Protocol):
     # --- Is it alive? ------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        self._watchdog = self._loop.call_later(_SILENCE_S, self._check)
+        self._watchdog = self._loop.call_later(self._silence_s, self._check)
 
     def _check(self) -> None:
         self._watchdog = None
         if not self._exchanges or self.lost:
+            self._asked_if_alive = None
             return
-        silent_s = self._loop.time() - self._last_heard
-        if silent_s > 2 * _SILENCE_S:
+        asked = self._asked_if_alive
+        if asked is not None and self._last_heard < asked:
+            silent_s = self._loop.time() - self._last_heard
             self.lose(f"its runner has not answered for {silent_s:.0f} s")
             return
-        if silent_s >= _SILENCE_S:
-            self.order(self.open(), {"op": "ping"})
+        self._asked_if_alive = None
+        if self._loop.time() - self._last_heard >= self._silence_s:
+            self._asked_if_alive = self._loop.time()
+            self.write(frames.REQUEST, self._new_exchange(None).number, b'{"op": "ping"}')
         self._watch()
+
+
+def _fail(exchange: Exchange, error: SandboxError) -> None:
+    if not exchange.answer.done():
+        exchange.answer.set_exception(error)
+        exchange.answer.exception()  # Seen, even if nobody waits for it.
+    exchange.credit_came.set()
 
 
 class Line:
@@ -242,29 +284,38 @@ async def open_line(
     launch: Launch,
     settings: RunnerSettings,
     start: Callable[[Launch], ProcessStream] = ProcessStream,
+    patience: Patience = DEFAULT_PATIENCE,
 ) -> Line:
     """Start a runner by `launch` and wait for its greeting; SandboxError says why it did not come.
 
     NoPythonError: the place is all right, but another way to run commands in it is needed.
     """
-    stream = Stream(settings)
+    stream = Stream(settings, patience)
     line = Line(stream, start(launch))
     loop = asyncio.get_running_loop()
     try:
         await loop.create_connection(lambda: stream, sock=line.process.socket)
-        async with asyncio.timeout(_HELLO_TIMEOUT_S):
+        async with asyncio.timeout(patience.hello_s):
             await asyncio.shield(stream.hello)
-    except BaseException as error:
-        if isinstance(error, SandboxError):
+    except (SandboxError, TimeoutError) as error:
+        stream.lose(f"it did not greet within {patience.hello_s:.0f} s")
+        try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):  # Its last words may still be on their way.
                     await line.process.wait()
-        await line.close(grace_s=0)
-        if isinstance(error, NoPythonError) or not isinstance(error, SandboxError | TimeoutError):
+        finally:
+            await line.close(grace_s=0)
+        if isinstance(error, NoPythonError):
             raise
-        said = line.process.stderr.strip()
-        raise SandboxError(
-            "the sandbox could not be started" + (f": {said}" if said else ""),
-            details={"program": launch.argv[0], "stderr": said},
-        ) from error
+        raise _not_started(launch, stream, line.process.stderr.strip()) from error
+    except BaseException:
+        await line.close(grace_s=0)
+        raise
     return line
+
+
+def _not_started(launch: Launch, stream: Stream, said: str) -> SandboxError:
+    return SandboxError(
+        f"the sandbox could not be started: {said or stream.lost}",
+        details={"program": launch.argv[0], "stderr": said, "lost": stream.lost},
+    )

@@ -1,0 +1,100 @@
+"""Records out of the files of a log. What is no record is passed over: `verify` speaks of it."""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from kakoi.audit.files import LogFile, snapshot
+from kakoi.audit.records import AuditRecord, decode
+
+# More than most records take. `tail` looks that far back before it reads a whole file.
+_BYTES_A_RECORD: Final = 1024
+
+
+def read(path: str | os.PathLike[str]) -> Iterator[AuditRecord]:
+    """Every record, oldest first, across all files of the log, up to now."""
+    with snapshot(Path(path)) as files:
+        for file in files:
+            yield from _records(file)
+
+
+def tail(path: str | os.PathLike[str], count: int) -> list[AuditRecord]:
+    """The last `count` records, oldest first."""
+    with snapshot(Path(path)) as files:
+        return _last_records(files, count)
+
+
+def find(path: str | os.PathLike[str], id_prefix: str) -> Iterator[AuditRecord]:
+    """The records of every command whose id begins with `id_prefix`, oldest first."""
+    sign = f',"id":"{id_prefix}'.encode("utf-8", "replace")
+    with snapshot(Path(path)) as files:
+        for file in files:
+            for _, line in file.lines():
+                if sign in line and (record := decode(line)):
+                    yield record
+
+
+class Follower:
+    """Gives the last `count` records when first asked, and then what was added since."""
+
+    def __init__(self, path: str | os.PathLike[str], count: int) -> None:
+        self._path = Path(path)
+        self._count = count
+        self._seq = self._inode = self._offset = 0
+
+    def poll(self) -> Iterator[AuditRecord]:
+        """What is new, also across rotations; nothing while there is no log."""
+        with snapshot(self._path) as files:
+            if not files:
+                return
+            newest = files[-1]
+            inode = os.fstat(newest.stream.fileno()).st_ino
+            if not self._inode:
+                last = _last_records(files, max(1, self._count))
+                self._seq = last[-1].seq if last else 0
+                yield from last[-self._count :] if self._count else ()
+            elif inode == self._inode and newest.size >= self._offset:
+                yield from self._new(newest, self._offset)
+            else:
+                for file in self._unread(files):
+                    yield from self._new(file)
+            self._inode, self._offset = inode, newest.size
+
+    def _unread(self, files: Sequence[LogFile]) -> Sequence[LogFile]:
+        """The files from the one that goes on where we stopped; all, if the log is another."""
+        last = _last_records(files, 1)
+        if last and last[0].seq < self._seq:
+            self._seq = 0
+        for number in reversed(range(len(files))):
+            first = files[number].first_record()
+            if first and first.seq <= self._seq + 1:
+                return files[number:]
+        return files
+
+    def _new(self, file: LogFile, start: int = 0) -> Iterator[AuditRecord]:
+        for record in _records(file, start):
+            if record.seq > self._seq:
+                self._seq = record.seq
+                yield record
+
+
+def _last_records(files: Sequence[LogFile], count: int) -> list[AuditRecord]:
+    found: deque[AuditRecord] = deque()
+    for file in reversed(files):
+        if len(found) < count:
+            found.extendleft(reversed(_last_of(file, count - len(found))))
+    return list(found)
+
+
+def _last_of(file: LogFile, count: int) -> deque[AuditRecord]:
+    start = max(0, file.size - (count + 1) * _BYTES_A_RECORD)
+    found = deque(_records(file, start), maxlen=count)
+    return found if len(found) == count or start == 0 else deque(_records(file), maxlen=count)
+
+
+def _records(file: LogFile, start: int = 0) -> Iterator[AuditRecord]:
+    for _, line in file.lines(start):
+        if record := decode(line):
+            yield record
