@@ -19,8 +19,7 @@ run: $(VENV)/.runtime ## Show kakoi's main job: judging commands
 	@scripts/demo
 
 test: $(VENV)/.dev ## Set up what the tests need, then run every test
-	scripts/setup
-	$(BIN)/python -m pytest -n auto
+	scripts/test
 
 check: $(VENV)/.dev ## Lint, types, import direction, size budgets, documents
 	$(BIN)/ruff check .
