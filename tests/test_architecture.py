@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the doors down to the words everyone uses. A module imports from lower rows only: not
 # from higher ones, and not from a neighbour in its own row.
 LAYERS = (
-    ("cli", "mcp_server", "web", "integrations"),
+    ("cli", "mcp_server", "web", "integrations", "conformance"),
     ("builtin",),
     ("bash_executor", "shell"),
     ("config",),
@@ -48,8 +48,9 @@ PROCESS_STARTERS = (
     "asyncio.subprocess",
     "asyncio.create_subprocess_",
 )
-# Of the runner only the part that keeps; it runs inside the sandbox.
-MAY_START_PROCESSES = ("process", "keeper", "runner.keepers")
+# Of the runner only the part that keeps; it runs inside the sandbox. The conformance suite is a
+# collection of tests: it starts neighbours of sandboxes, and clients to kill.
+MAY_START_PROCESSES = ("process", "keeper", "runner.keepers", "conformance")
 
 AMBIENT = (
     "os.environ",
@@ -62,7 +63,7 @@ AMBIENT = (
     "datetime.datetime.today",
     "datetime.date.today",
 )
-MAY_READ_AMBIENT = ("config", "cli", "mcp_server", "web")
+MAY_READ_AMBIENT = ("config", "cli", "mcp_server", "web", "conformance")
 # Programs of their own: their arguments are what they were asked to do, and the environment of a
 # sandbox is its own affair.
 PROGRAMS = {
@@ -377,6 +378,7 @@ GOOD = [
     ),
     (wrong_directions, "policy.decide", "from kakoi.policy.rules import Policy"),
     (process_starts, "process", "import subprocess"),
+    (process_starts, "conformance.test_x", "import subprocess"),
     (process_starts, "gate", "import os\nos.path.join('a', 'b')"),
     (ambient_reads, "keeper", "import sys\nsys.argv"),
     (ambient_reads, "process", "import time\ntime.monotonic()"),

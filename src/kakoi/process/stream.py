@@ -8,7 +8,10 @@ import contextlib
 import fcntl
 import os
 import socket
+import struct
 import sys
+import termios
+import tty
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -36,6 +39,8 @@ class Launch:
     `kept`: a keeper stands above the program and ends all that it started when it exits, when
     the stream is ended and when we die. Without it the program has to see to that itself: it
     notices the end of its input.
+    `separate_stderr`: its standard error is not kept but left to be read, as it comes.
+    `terminal`: its streams are a raw terminal with so many rows and columns, and not the socket.
     """
 
     argv: Sequence[str]
@@ -43,10 +48,19 @@ class Launch:
     cwd: str = "/"
     files: Mapping[str, bytes] = field(default_factory=dict)
     kept: bool = False
+    separate_stderr: bool = False
+    terminal: tuple[int, int] | None = None
 
 
 class ProcessStream:
-    """A running program and the stream to it. `end` is the only way out, and must be taken."""
+    """A running program and the stream to it. `end` is the only way out, and must be taken.
+
+    `stderr_fd` and `terminal_fd` are there if they were asked for: read them without blocking, and
+    stop before `end`, which closes them.
+    """
+
+    stderr_fd: int | None = None
+    terminal_fd: int | None = None
 
     def __init__(self, launch: Launch) -> None:
         import asyncio
@@ -93,6 +107,7 @@ class ProcessStream:
         import asyncio
 
         self.socket.close()
+        self._close_terminal()
         if self._line is not None:
             with contextlib.suppress(OSError):
                 self._line.shutdown(socket.SHUT_WR)
@@ -133,10 +148,9 @@ class ProcessStream:
             self.socket.setblocking(False)
             self._ours.callback(self.socket.close)
             theirs.callback(their_socket.close)
-            stderr, their_stderr = os.pipe()
-            theirs.callback(os.close, their_stderr)
-            drain = Drain(self._loop, stderr, self._stderr)
-            self._ours.callback(drain.finish)
+            streams = [their_socket.fileno()] * 2 + [self._make_stderr(launch, theirs)]
+            if launch.terminal is not None:
+                streams = [self._make_terminal(*launch.terminal, theirs)] * 3
             fds = {name: _readable(data, theirs) for name, data in launch.files.items()}
             argv = [str(fds.get(word, word)) for word in launch.argv]
             if launch.kept:
@@ -146,13 +160,47 @@ class ProcessStream:
                 argv,
                 env=dict(launch.env),
                 cwd=launch.cwd,
-                stdin=their_socket.fileno(),
-                stdout=their_socket.fileno(),
-                stderr=their_stderr,
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
                 pass_fds=list(fds.values()),
                 start_new_session=True,
             )
         self._watch()
+
+    def _make_stderr(self, launch: Launch, theirs: contextlib.ExitStack) -> int:
+        stderr, their_stderr = os.pipe()
+        theirs.callback(os.close, their_stderr)
+        if launch.separate_stderr:
+            os.set_blocking(stderr, False)
+            self._ours.callback(os.close, stderr)
+            self.stderr_fd = stderr
+        else:
+            drain = Drain(self._loop, stderr, self._stderr)
+            self._ours.callback(drain.finish)
+        return their_stderr
+
+    def _make_terminal(self, rows: int, columns: int, theirs: contextlib.ExitStack) -> int:
+        ours, theirs_fd = os.openpty()
+        theirs.callback(os.close, theirs_fd)
+        self._ours.callback(self._close_terminal)
+        self.terminal_fd = ours
+        os.set_blocking(ours, False)
+        self.resize(rows, columns)
+        # Raw from the start: what is written early must not be echoed or interpreted here.
+        tty.setraw(theirs_fd)
+        return theirs_fd
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell the terminal, if there is one, how big it is now."""
+        if self.terminal_fd is not None:
+            size = struct.pack("HHHH", rows, columns, 0, 0)
+            fcntl.ioctl(self.terminal_fd, termios.TIOCSWINSZ, size)
+
+    def _close_terminal(self) -> None:
+        if self.terminal_fd is not None:
+            os.close(self.terminal_fd)
+            self.terminal_fd = None
 
     def _request_keeper(
         self, argv: Sequence[str], env: Mapping[str, str], theirs: contextlib.ExitStack

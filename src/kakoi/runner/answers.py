@@ -42,12 +42,16 @@ def text(answer: Mapping[str, Any], name: str) -> str:
     found = answer.get(name)
     if not isinstance(found, str) or len(found) > _LONGEST_TEXT:
         raise BadFrame(f"no text `{name}`")
+    try:
+        found.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # Half a character: nobody could print it, or write it down.
+        raise BadFrame(f"no text `{name}`") from None
     return found
 
 
 def _seconds(answer: Mapping[str, Any], name: str) -> float:
     found = answer.get(name)
-    if not isinstance(found, int | float) or not abs(found) < _BIGGEST:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < _BIGGEST:
         raise BadFrame(f"no time `{name}`")
     return float(found)
 
@@ -75,14 +79,33 @@ class Hello:
         return cls(text(answer, "shell"), number(answer, "uid"), text(answer, "cwd"))
 
 
+def parse_failure(answer: Mapping[str, Any], path: str | None) -> OSError:
+    """What the system said in the sandbox: a number of errno.h, and words."""
+    code = number(answer, "errno")
+    if not 0 < code < 4096:
+        raise BadFrame(f"an impossible error {code}")
+    return OSError(code, text(answer, "error")[:500], path)
+
+
+def check_id(answer: Mapping[str, Any], job: str) -> None:
+    if answer.get("id") != job:
+        raise BadFrame("an answer for another command")
+
+
 def parse_result(
-    answer: Mapping[str, Any], stdout: Capture | None = None, stderr: Capture | None = None
+    answer: Mapping[str, Any],
+    job: str,
+    stdout: Capture | None = None,
+    stderr: Capture | None = None,
 ) -> ExecutionResult:
-    """What came of a command. Without captures (a job), the output stays in the sandbox."""
+    """What came of the command `job`. Without captures, its output stays in the sandbox."""
+    check_id(answer, job)
     kind, code = text(answer, "kind"), number(answer, "number")
     reason, exit_code, signal = _ending(kind, code)
     counts = _pair(answer, "bytes")
     captures = (stdout or Capture(0), stderr or Capture(0))
+    if any(count < kept.total_bytes for count, kept in zip(counts, captures, strict=True)):
+        raise BadFrame("fewer bytes than it has sent")
     never = reason is Reason.NEVER_STARTED
     error = f"{_NEVER_STARTED[kind]}: {text(answer, 'error')}" if never else ""
     if kind == "lost":
@@ -91,6 +114,8 @@ def parse_result(
         reason, exit_code = Reason.SANDBOX_LOST, 125
         error = f"{number(answer, 'survivors')} processes of the command could not be ended"
     cwd = text(answer, "cwd")
+    if cwd and (not cwd.startswith("/") or "\0" in cwd):
+        raise BadFrame("a directory that cannot be")
     return ExecutionResult(
         exit_code=exit_code,
         stdout=captures[0].text(),
@@ -106,8 +131,27 @@ def parse_result(
         cpu_ms=number(answer, "cpu_ms"),
         max_rss_bytes=number(answer, "max_rss_kib") * 1024,
         leftovers_ended=number(answer, "ended"),
-        id=text(answer, "id"),
+        id=job,
         error=error,
+    )
+
+
+def lost_result(
+    job: str, why: str, duration_ms: int, stdout: Capture, stderr: Capture
+) -> ExecutionResult:
+    """What can be said of a command whose runner says nothing more."""
+    return ExecutionResult(
+        exit_code=125,
+        stdout=stdout.text(),
+        stderr=stderr.text(),
+        duration_ms=duration_ms,
+        reason=Reason.SANDBOX_LOST,
+        stdout_bytes=stdout.total_bytes,
+        stderr_bytes=stderr.total_bytes,
+        stdout_truncated=stdout.truncated,
+        stderr_truncated=stderr.truncated,
+        id=job,
+        error=why,
     )
 
 
@@ -139,18 +183,18 @@ def parse_jobs(answer: Mapping[str, Any]) -> list[JobInfo]:
     """The jobs of a sandbox."""
     jobs = []
     for each in _objects(answer, "jobs"):
-        counts = _pair(each, "bytes")
+        job, counts = text(each, "id"), _pair(each, "bytes")
         over = each.get("answer")
         if not isinstance(over, dict | None):
             raise BadFrame("no answer of a job")
         jobs.append(
             JobInfo(
-                id=text(each, "id"),
+                id=job,
                 command=text(each, "command"),
                 started_s_ago=_seconds(each, "age_s"),
                 stdout_bytes=counts[0],
                 stderr_bytes=counts[1],
-                result=None if over is None else parse_result(over),
+                result=None if over is None else parse_result(over, job),
             )
         )
     return jobs

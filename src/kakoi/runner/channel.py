@@ -1,6 +1,7 @@
 """RunnerChannel: commands, jobs and files of one sandbox, over the line to its runner."""
 
 import asyncio
+import base64
 import contextlib
 import errno
 from collections import deque
@@ -9,9 +10,18 @@ from typing import Any
 
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.process.stream import Launch, ProcessStream
-from kakoi.results import Capture, ExecutionResult, Reason
+from kakoi.results import Capture, ExecutionResult
 from kakoi.runner import frames
-from kakoi.runner.answers import number, parse_file, parse_files, parse_jobs, parse_result
+from kakoi.runner.answers import (
+    check_id,
+    lost_result,
+    number,
+    parse_failure,
+    parse_file,
+    parse_files,
+    parse_jobs,
+    parse_result,
+)
 from kakoi.runner.commands import (
     MAX_FILE_BYTES,
     MIB,
@@ -64,14 +74,17 @@ class RunnerChannel:
 
     async def start(self, command: Command) -> str:
         """Start a job; see `Channel.start`."""
+        given = command.stdin or b""
+        if len(given) > frames.WINDOW:
+            raise ConfigurationError(
+                f"stdin has {len(given)} bytes; a job can be given {frames.WINDOW} at its start",
+                hint="write a file and let the job read that, or use write_stdin",
+            )
         order = _order(command, send_limit=0) | {"background": True}
-        order["stdin"] = command.stdin_open or command.stdin is not None
-        await self._ask(order)
-        if command.stdin is not None:
-            for begin in range(0, len(command.stdin), frames.MAX_DATA):
-                await self.write_stdin(command.id, command.stdin[begin : begin + frames.MAX_DATA])
-            if not command.stdin_open:
-                await self.write_stdin(command.id, b"", close=True)
+        # With the order, not after it: a job that is asked for twice must not read it twice.
+        order |= {"input": base64.b64encode(given).decode(), "input_ends": not command.stdin_open}
+        with self._trusting_nothing():
+            check_id(await self._ask(order), command.id)
         return command.id
 
     async def list_jobs(self) -> list[JobInfo]:
@@ -108,13 +121,13 @@ class RunnerChannel:
     async def stop_job(self, job: str) -> ExecutionResult:
         """End a job and everything it started."""
         with self._trusting_nothing():
-            return parse_result(await self._ask({"op": "stop", "id": job}))
+            return parse_result(await self._ask({"op": "stop", "id": job}), job)
 
     async def wait_job(self, job: str, *, wait_s: float | None = None) -> ExecutionResult | None:
         """A job's result, or None if it still runs after `wait_s`."""
         with self._trusting_nothing():
             answer = await self._ask({"op": "wait", "id": job, "wait_s": wait_s})
-            return None if answer.get("running") is True else parse_result(answer)
+            return None if answer.get("running") is True else parse_result(answer, job)
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = MAX_FILE_BYTES) -> bytes:
         """The bytes of a file; OSError with EFBIG if there are more than `limit`."""
@@ -181,9 +194,13 @@ class RunnerChannel:
             raise
         if "errno" in answer:
             with self._trusting_nothing():
-                code = number(answer, "errno")
-                said = str(answer.get("error"))[:500]
-            raise _system_error(code, said, order or {}, path)
+                failure = parse_failure(answer, path or (order or {}).get("path"))
+            if failure.errno == errno.ESRCH:
+                raise ConfigurationError(
+                    f"there is no job {(order or {}).get('id')!r} in the sandbox",
+                    hint="list the jobs; a finished one is forgotten after a while",
+                )
+            raise failure
         return answer
 
     @contextlib.contextmanager
@@ -193,17 +210,6 @@ class RunnerChannel:
         except frames.BadFrame as error:
             self._line.stream.lose(f"its runner does not keep to the protocol: {error}")
             raise SandboxError(f"the sandbox was lost: {self._line.stream.lost}") from error
-
-
-def _system_error(
-    code: int, said: str, order: dict[str, Any], path: str | None
-) -> OSError | ConfigurationError:
-    if code == errno.ESRCH:
-        return ConfigurationError(
-            f"there is no job {order.get('id')!r} in the sandbox",
-            hint="list the jobs; a finished one is forgotten after a while",
-        )
-    return OSError(code, said, path or order.get("path"))
 
 
 def _order(command: Command, *, send_limit: int) -> dict[str, Any]:
@@ -238,7 +244,7 @@ class _Running:
         self._loop = asyncio.get_running_loop()
         self._kept = {kind: Capture(command.max_output_bytes) for kind in _STREAMS}
         self._unread: deque[tuple[Stream, bytes]] = deque()
-        self._arrived: asyncio.Future[None] | None = None
+        self._arrived = asyncio.Event()
         self._feeding: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._began = self._loop.time()
@@ -263,13 +269,15 @@ class _Running:
         if command.stdin is not None:
             self._feeding = asyncio.ensure_future(self._feed_first(command.stdin))
         if self._live:
-            self._exchange.answer.add_done_callback(lambda _answer: self._wake())
+            self._exchange.answer.add_done_callback(lambda _answer: self._arrived.set())
         return self
 
     async def __aexit__(self, *error: object) -> None:
         try:
             if not self._exchange.answer.done():
                 await self._cancel()
+            elif self._stream.lost:
+                await self._channel.close()
         finally:
             self._let_go()
 
@@ -292,7 +300,7 @@ class _Running:
             except asyncio.CancelledError as error:
                 cancelled = error
         overdue.cancel()
-        if self._exchange.answer.exception() is not None:
+        if self._stream.lost:
             await self._channel.close()
         if cancelled is not None:
             raise cancelled
@@ -312,15 +320,11 @@ class _Running:
         self._kept[kind].feed(body)
         if self._live:
             self._unread.append((_STREAMS[kind], body))
-            self._wake()
+            self._arrived.set()
         elif self._kept[kind].total_bytes > self._send_limit:
             raise frames.BadFrame("more output than was asked for")
         else:
             self._stream.allow(self._exchange, len(body))
-
-    def _wake(self) -> None:
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
 
     async def output(self) -> AsyncIterator[tuple[Stream, bytes]]:
         """What it writes, as it writes it."""
@@ -331,8 +335,8 @@ class _Running:
                 self._stream.allow(self._exchange, len(body))
             if self._exchange.answer.done():
                 return
-            self._arrived = self._loop.create_future()
-            await self._arrived
+            self._arrived.clear()
+            await self._arrived.wait()
 
     def _drain(self) -> None:
         """Nobody reads: let it write."""
@@ -350,6 +354,8 @@ class _Running:
 
     async def close_stdin(self) -> None:
         """Its input ends here (on a terminal: Ctrl-D)."""
+        if self._feeding is not None:
+            await asyncio.shield(self._feeding)
         if not self._exchange.answer.done():
             self._stream.write(frames.INPUT, self._exchange.number)
 
@@ -370,24 +376,9 @@ class _Running:
             with self._channel._trusting_nothing():
                 if "errno" in answer:
                     raise frames.BadFrame("an error in the place of a result")
-                return parse_result(answer, *self._kept.values())
+                return parse_result(answer, self.id, *self._kept.values())
         except SandboxError as error:
             # First of all the end of everything that may still run there.
             await self._channel.close()
-            return self._lost(error)
-
-    def _lost(self, error: SandboxError) -> ExecutionResult:
-        out, err = self._kept.values()
-        return ExecutionResult(
-            exit_code=125,
-            stdout=out.text(),
-            stderr=err.text(),
-            duration_ms=round((self._loop.time() - self._began) * 1000),
-            reason=Reason.SANDBOX_LOST,
-            stdout_bytes=out.total_bytes,
-            stderr_bytes=err.total_bytes,
-            stdout_truncated=out.truncated,
-            stderr_truncated=err.truncated,
-            id=self.id,
-            error=str(error),
-        )
+            spent_ms = round((self._loop.time() - self._began) * 1000)
+            return lost_result(self.id, str(error), spent_ms, *self._kept.values())

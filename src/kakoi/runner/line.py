@@ -300,22 +300,22 @@ async def open_line(
     except (SandboxError, TimeoutError) as error:
         stream.lose(f"it did not greet within {patience.hello_s:.0f} s")
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):  # Its last words may still be on their way.
-                    await line.process.wait()
+            if isinstance(error, SandboxError):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):  # Its last words may be on their way.
+                        await line.process.wait()
         finally:
             await line.close(grace_s=0)
         if isinstance(error, NoPythonError):
             raise
-        raise _not_started(launch, stream, line.process.stderr.strip()) from error
+        said = line.process.stderr.strip()
+        # One that was given up says whatever it says because of that.
+        why = stream.lost if isinstance(error, TimeoutError) else said or stream.lost
+        raise SandboxError(
+            f"the sandbox could not be started: {why}",
+            details={"program": launch.argv[0], "stderr": said, "lost": stream.lost},
+        ) from error
     except BaseException:
         await line.close(grace_s=0)
         raise
     return line
-
-
-def _not_started(launch: Launch, stream: Stream, said: str) -> SandboxError:
-    return SandboxError(
-        f"the sandbox could not be started: {said or stream.lost}",
-        details={"program": launch.argv[0], "stderr": said, "lost": stream.lost},
-    )

@@ -1,0 +1,39 @@
+"""Asking whoever sits at the terminal, when the policy wants a person to decide."""
+
+import os
+import sys
+
+from kakoi.cli.live import Aside
+from kakoi.cli.render import render
+from kakoi.policy.decide import Decision
+
+_YES = (b"y", b"yes")
+
+
+class Approval:
+    """Answers for the gate: yes if that was said beforehand, else what is typed, else no.
+
+    `decision` is what was asked about and not agreed to.
+    """
+
+    def __init__(self, *, yes: bool) -> None:
+        self._yes = yes
+        self.somebody_is_there = os.isatty(0) and os.isatty(2)
+        self.decision: Decision | None = None
+
+    async def __call__(self, decision: Decision) -> bool:
+        if self._yes:
+            return True
+        self.decision = decision
+        if not self.somebody_is_there:
+            return False
+        question = f"{render(decision, color=has_color())}\nkakoi: run it? [y/N] "
+        print(question, end="", file=sys.stderr, flush=True)
+        # The whole line, as the terminal gives it; nothing of it is the command's input.
+        answer = await Aside().call(os.read, 0, 4096)
+        return answer.strip().lower() in _YES
+
+
+def has_color() -> bool:
+    """Is standard error a terminal that may be painted on?"""
+    return os.isatty(2) and "NO_COLOR" not in os.environ

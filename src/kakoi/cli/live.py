@@ -1,0 +1,192 @@
+"""A command on our own streams: its bytes go through unchanged, and our signals end it."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+from kakoi.cli.terminal import raw_terminal, terminal_size
+from kakoi.errors import KakoiError
+from kakoi.results import ExecutionResult
+from kakoi.runner.commands import Running
+
+_T = TypeVar("_T")
+_CHUNK: Final = 64 * 1024
+_FDS: Final = {"stdout": 1, "stderr": 2}
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class OutputClosed(Exception):
+    """Nobody reads any more what the command writes."""
+
+
+class Aside:
+    """A thread for calls that may block for ever. It keeps nobody from exiting.
+
+    Not `asyncio.to_thread`: that is waited for at the end. And not O_NONBLOCK: our streams are
+    shared with whoever started us.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any]]
+        self._calls = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    async def call(self, function: Callable[..., _T], *args: object) -> _T:
+        """What `function` returns or raises. Cancelling does not stop it; nobody waits then."""
+        future: asyncio.Future[_T] = self._loop.create_future()
+        self._calls.put((future, function, args))
+        return await future
+
+    def _serve(self) -> None:
+        while True:
+            future, function, args = self._calls.get()
+            try:
+                answer = (function(*args), None)
+            except Exception as error:
+                answer = (None, error)
+            with contextlib.suppress(RuntimeError):  # The loop is closed: we are exiting.
+                self._loop.call_soon_threadsafe(_answer, future, *answer)
+
+
+def _answer(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+# --- Signals ---------------------------------------------------------------------------------
+
+
+class Signals:
+    """While open, the first Ctrl-C (or TERM, HUP) cancels the work, and later ones change nothing:
+    the end is on its way by then, and hurrying it would leave something behind."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._work: asyncio.Task[Any] | None = None
+
+    def end(self, work: "asyncio.Task[Any]") -> None:
+        """Cancel this when a signal comes, or now, if one has come."""
+        self._work = work
+        if self.received is not None:
+            work.cancel()
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        # What was ignored when we were started stays so: `nohup`, or `&` in a script.
+        ours = [each for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN]
+        for number in ours:
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in ours:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: int) -> None:
+        if self.received is None:
+            self.received = number
+            if self._work is not None:
+                self._work.cancel()
+
+
+# --- Bytes -----------------------------------------------------------------------------------
+
+
+async def pass_through(
+    running: Running, *, stdin: bool, terminal: bool, shown: bool = True
+) -> ExecutionResult:
+    """Connect our streams to a running command until it ends; `shown`: its output is ours.
+
+    `terminal`: it runs on one, so every key of ours is the command's, if we have one, too.
+    OutputClosed: nobody reads what it writes.
+    """
+    with contextlib.ExitStack() as stack:
+        if stdin:
+            feeding = asyncio.ensure_future(_feed(running))
+            stack.callback(feeding.cancel)
+        if terminal:
+            stack.enter_context(_resizing(running))
+        if terminal and stdin and os.isatty(0):
+            stack.enter_context(raw_terminal(0))
+        await _show(running, shown=shown)
+        return await running.result()
+
+
+async def _feed(running: Running) -> None:
+    aside = Aside()
+    # What cannot be read, such as a directory, is an empty input. A lost sandbox is told elsewhere.
+    with contextlib.suppress(OSError, KakoiError):
+        while data := await aside.call(os.read, 0, _CHUNK):
+            await running.write(data)
+    with contextlib.suppress(KakoiError):
+        await running.close_stdin()
+
+
+async def _show(running: Running, *, shown: bool) -> None:
+    aside = Aside()
+    async with contextlib.aclosing(running.output()) as output:  # type: ignore[type-var]
+        async for stream, data in output:
+            if shown:
+                await aside.call(write_all, _FDS[stream], data)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it, however long that takes. OutputClosed: nobody is there to read it."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # Somebody who shares it with us has made it so.
+            select.select([], [fd], [])
+        except OSError as error:
+            # EIO: the terminal is gone.
+            if error.errno in (errno.EPIPE, errno.EIO):
+                raise OutputClosed from error
+            raise
+
+
+@contextlib.contextmanager
+def _resizing(running: Running) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def tell() -> None:
+        # It may have ended meanwhile.
+        with contextlib.suppress(OSError, KakoiError):
+            await running.resize(terminal_size())
+
+    def resize() -> None:
+        task = asyncio.ensure_future(tell())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    loop.add_signal_handler(signal.SIGWINCH, resize)
+    resize()  # It may have changed since the command was written down.
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)
+        for task in tasks:
+            task.cancel()
+
+
+def hold_standard_streams() -> None:
+    """Put /dev/null where a standard stream is closed: else the next file we open would be it."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

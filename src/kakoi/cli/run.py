@@ -1,0 +1,133 @@
+"""`kakoi run`: a command, judged, confined, ended for certain and recorded, on our streams."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kakoi.cli.asking import Approval
+from kakoi.cli.opening import place_from, place_options, variables
+from kakoi.cli.session import Runs, Session
+from kakoi.cli.terminal import terminal_size
+from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES, AllowedCommands, load_policy
+from kakoi.runner.commands import Command
+
+# Spec A's: half an hour.
+_TIMEOUT_S: Final = 1800.0
+_SECONDS: Final = click.FloatRange(min=0, min_open=True)
+_STATUS: Final = (
+    "Exit status: the command's own; 124 out of time, 125 kakoi or the sandbox failed, 126 refused "
+    "or not executable, 127 not found; 128 + N if signal N ended it or us (130 Ctrl-C)."
+)
+
+
+class RunsWords(Runs):
+    """Tells `run -- ls` from `run ls`: after `--` one word is a program, too, and no shell text."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        before = len(given) - len(ctx.params["words"])
+        ctx.meta["kakoi.argv"] = before > 0 and given[before - 1] == "--"
+        return rest
+
+
+@click.command(
+    cls=RunsWords, epilog=_STATUS, context_settings={"allow_interspersed_args": False}
+)
+@click.argument("words", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
+@place_options
+@click.option(
+    "--timeout",
+    type=_SECONDS,
+    default=_TIMEOUT_S,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long it may take, with all that it starts.",
+)
+@click.option(
+    "--idle-timeout", type=_SECONDS, metavar="SECONDS", help="How long it may write nothing."
+)
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    default=DEFAULT_PROFILE,
+    envvar="KAKOI_PROFILE",
+    show_default=True,
+    show_envvar=True,
+    help="Which policy to judge by.",
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME",
+    help="Allow this program, too (`frob`, `git push`). What a rule denies stays denied.",
+)
+@click.option("--yes", is_flag=True, help="Say yes beforehand where the policy asks.")
+@click.option("-t", "--tty", is_flag=True, help="Run it on a terminal of its own.")
+@click.option("-n", "--no-stdin", is_flag=True, help="Give it an empty standard input.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it has ended.")
+@click.option("-q", "--quiet", is_flag=True, help="Not a word of kakoi's own, but warnings.")
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    words: tuple[str, ...],
+    cwd: str | None,
+    env: tuple[str, ...],
+    audit_file: Path | None,
+    timeout: float,
+    idle_timeout: float | None,
+    profile: str,
+    allow: tuple[str, ...],
+    yes: bool,
+    tty: bool,
+    no_stdin: bool,
+    as_json: bool,
+    quiet: bool,
+    **_place: object,
+) -> None:
+    """Run COMMAND where it can do no harm, and end all of it.
+
+    One argument is shell text. Several, or what follows `--`, are a program and its arguments.
+    Standard input is passed on unless it is a terminal; with -t that, too.
+    """
+    if not words:
+        raise click.UsageError("give a command: `kakoi run 'ls | wc -l'` or `kakoi run -- ls -l`")
+    place = place_from(context)
+    stdin = not no_stdin and _has_input(tty=tty)
+    allowed = AllowedCommands(additional=allow) if allow else None
+    wanted = Command(
+        command=words[0] if len(words) == 1 and not context.meta["kakoi.argv"] else words,
+        cwd=None if cwd is None else place.within(cwd),
+        env=_terminal_variables(tty=tty) | variables(env, os.environ),
+        stdin_open=stdin,
+        terminal=terminal_size() if tty else None,
+        timeout_s=timeout,
+        idle_timeout_s=idle_timeout,
+    )
+    session = Session(
+        place=place,
+        policy=load_policy(profile, allowed=allowed, roots=(place.directory,), origin="--allow"),
+        approval=Approval(yes=yes),
+        audit_file=audit_file,
+        stdin=stdin,
+        quiet=quiet,
+        as_json=as_json,
+    )
+    sys.exit(session.run([wanted]))
+
+
+def _has_input(*, tty: bool) -> bool:
+    """Is there anything to read? A terminal only if it is given over to the command."""
+    if os.isatty(0):
+        return tty
+    status = os.fstat(0)
+    return not (stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev)
+
+
+def _terminal_variables(*, tty: bool) -> dict[str, str]:
+    return {"TERM": os.environ["TERM"]} if tty and os.environ.get("TERM") else {}

@@ -1,0 +1,192 @@
+"""One command from this terminal: through the gate, on our streams, to an exit status."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kakoi.cli.asking import Approval
+from kakoi.cli.live import OutputClosed, Signals, hold_standard_streams, pass_through, write_all
+from kakoi.cli.opening import Place, make_gate, open_sandbox
+from kakoi.cli.telling import (
+    ending_in_words,
+    failure_as_dict,
+    interruption_in_words,
+    result_as_dict,
+    say,
+    show_decision,
+    show_warnings,
+)
+from kakoi.errors import KakoiError, SandboxError, SecurityError, UserCancelledError
+from kakoi.policy.decide import Decision
+from kakoi.policy.rules import Policy
+from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.commands import Command
+from kakoi.sandbox.adapter import SandboxAdapter
+
+FAILED: Final = 125
+REFUSED: Final = 126
+NOT_FOUND: Final = 127
+
+
+class Runs(click.Command):
+    """A click command whose own failures are 125: other numbers are those of what it runs."""
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        hold_standard_streams()
+        try:
+            return super().make_context(*args, **options)
+        except click.UsageError as error:
+            error.exit_code = FAILED
+            raise
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            error.exit_code = FAILED
+            raise
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except KakoiError as error:
+            say(str(error), hint=error.hint)
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
+        except Exception:  # A slip of ours must not look like the command's exit status.
+            traceback.print_exc()
+        sys.exit(FAILED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """How commands are run and spoken of.
+
+    `stdin`: the command gets ours. `quiet`: not a word of ours but warnings. `as_json`: the
+    output is not passed on, and one object on standard output tells everything.
+    """
+
+    place: Place
+    policy: Policy
+    approval: Approval
+    audit_file: Path | None = None
+    stdin: bool = False
+    quiet: bool = False
+    as_json: bool = False
+
+    def run(self, commands: Sequence[Command]) -> int:
+        """Run the first of these that is to be found; returns the exit status."""
+        show_warnings()
+        return asyncio.run(self._run(commands))
+
+    async def _run(self, commands: Sequence[Command]) -> int:
+        signals = Signals()
+        with signals.caught():
+            # Signals end the work. What is opened is closed undisturbed.
+            async with contextlib.AsyncExitStack() as stack:
+                work = asyncio.ensure_future(self._work(stack, commands))
+                signals.end(work)
+                await asyncio.wait([work])
+        try:
+            return work.result()
+        except asyncio.CancelledError:
+            return self._tell_interruption(signals.received or signal.SIGINT)
+        except KakoiError as error:
+            return self._tell_failure(error)
+        except OutputClosed:
+            return 128 + signal.SIGPIPE
+        except OSError as error:
+            say(f"cannot pass on what the command writes: {os.strerror(error.errno or 0)}")
+            return FAILED
+
+    async def _work(self, stack: contextlib.AsyncExitStack, commands: Sequence[Command]) -> int:
+        sandbox = await stack.enter_async_context(open_sandbox(self.place))
+        gate = make_gate(
+            self.policy,
+            sandbox,
+            cwd=self.place.directory,
+            approver=self.approval,
+            audit_file=self.audit_file,
+        )
+        for command in commands:
+            try:
+                async with gate.open(command) as running:
+                    result = await pass_through(
+                        running,
+                        stdin=self.stdin,
+                        terminal=command.terminal is not None,
+                        shown=not self.as_json,
+                    )
+            except SandboxError as error:
+                raise await _explained(error, sandbox) from error
+            if result.reason is not Reason.NEVER_STARTED or result.exit_code != NOT_FOUND:
+                break
+        self._tell_result(result, command, sandbox.name)
+        return result.exit_code
+
+    # --- Telling -----------------------------------------------------------------------------
+
+    def _tell_result(self, result: ExecutionResult, command: Command, sandbox: str) -> None:
+        if self.as_json:
+            _print_json(result_as_dict(result, sandbox))
+        elif not self.quiet and (words := ending_in_words(result, command)):
+            say(words)
+
+    def _tell_interruption(self, number: int) -> int:
+        words = interruption_in_words(number)
+        if self.as_json:
+            _print_json({"exit_code": 128 + number, "reason": "cancelled", "error": words})
+        elif not self.quiet:
+            say(words)
+        return 128 + number
+
+    def _tell_failure(self, error: KakoiError) -> int:
+        if isinstance(error, SecurityError):
+            status, reason, decision = REFUSED, "refused", error.decision
+        elif isinstance(error, UserCancelledError):
+            status, reason, decision = REFUSED, "declined", self.approval.decision
+        else:
+            status, reason, decision = FAILED, "failed", None
+        told = decision if isinstance(decision, Decision) else None
+        if self.as_json:
+            _print_json(failure_as_dict(error, status, reason, told))
+        elif not self.quiet or status == FAILED:
+            self._explain(error, told)
+        return status
+
+    def _explain(self, error: KakoiError, decision: Decision | None) -> None:
+        if not isinstance(error, UserCancelledError):
+            if decision is not None:
+                show_decision(decision)
+            else:
+                say(str(error), hint=error.hint)
+        elif self.approval.somebody_is_there:
+            say("declined; nothing was run")
+        else:
+            if decision is not None:
+                show_decision(decision)
+            say("nobody is here to be asked; nothing was run", hint="--yes says yes beforehand")
+
+
+async def _explained(error: SandboxError, sandbox: SandboxAdapter) -> SandboxError:
+    """The failure of a sandbox that nobody has tried before, with what would help."""
+    if error.hint:
+        return error
+    found = await sandbox.availability()
+    if found:
+        return error
+    hint = found.fix or "`kakoi doctor` tells more"
+    return SandboxError(f"the sandbox `{sandbox.name}` cannot be used: {found.reason}", hint=hint)
+
+
+def _print_json(told: dict[str, Any]) -> None:
+    with contextlib.suppress(OutputClosed):
+        write_all(1, json.dumps(told, indent=2).encode("ascii") + b"\n")

@@ -1,0 +1,120 @@
+"""What is said about an ending: to people a line on standard error, to programs one object."""
+
+import contextlib
+import dataclasses
+import logging
+import signal
+from typing import Any, Final
+
+import click
+
+from kakoi.cli.asking import has_color
+from kakoi.cli.render import render, shown
+from kakoi.errors import KakoiError
+from kakoi.policy.decide import Decision
+from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.commands import Command
+
+_SIGNALS: Final = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "told to stop",
+    signal.SIGHUP: "the terminal was closed",
+}
+
+
+def say(text: str, *, hint: str = "") -> None:
+    """A word of our own, on standard error; lost if nobody is there to read it."""
+    with contextlib.suppress(OSError):
+        click.echo(f"kakoi: {shown(text)}", err=True)
+        if hint:
+            click.echo(f"  hint: {shown(hint)}", err=True)
+
+
+def show_decision(decision: Decision) -> None:
+    """Why the policy said no, as `kakoi check` says it, on standard error."""
+    with contextlib.suppress(OSError):
+        color = has_color()
+        click.echo(render(decision, color=color), err=True, color=color)
+
+
+class Warnings(logging.Handler):
+    """Warnings of the library, in the same voice."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+def show_warnings() -> None:
+    """From now on the library's warnings are told."""
+    logger = logging.getLogger("kakoi")
+    logger.addHandler(Warnings(logging.WARNING))
+    logger.propagate = False
+
+
+# --- For people ------------------------------------------------------------------------------
+
+
+def ending_in_words(result: ExecutionResult, command: Command) -> str:
+    """Why the command ended, and what was ended with it; empty if it just exited."""
+    left = result.leftovers_ended
+    processes = "1 more process" if left == 1 else f"{left} more processes"
+    more = f"; ended {processes}" if left else ""
+    all_of_it = f"; ended the command{f' and {processes}' if left else ''}"
+    match result.reason:
+        case Reason.EXITED:
+            return f"ended {processes} that the command had left running" if left else ""
+        case Reason.SIGNALLED:
+            return f"the command was ended by {_signal(result.signal)}{more}"
+        case Reason.TIMED_OUT:
+            return f"timed out after {command.timeout_s:g} s{all_of_it}"
+        case Reason.IDLE_TIMEOUT:
+            return f"no output for {command.idle_timeout_s:g} s{all_of_it}"
+        case Reason.OUT_OF_MEMORY:
+            return f"out of memory{more}"
+        case Reason.CANCELLED:
+            return f"cancelled{all_of_it}"
+        case Reason.NEVER_STARTED:
+            words = command.command
+            program = "the shell" if isinstance(words, str) else f"`{words[0]}`"
+            return f"cannot start {program}: {result.error}"
+        case Reason.SANDBOX_LOST:
+            return f"the sandbox failed: {result.error}"
+
+
+def interruption_in_words(number: int) -> str:
+    """Why we end, after a signal of our own."""
+    why = _SIGNALS.get(signal.Signals(number), _signal(number))
+    return f"{why}; the command and everything that it started has ended"
+
+
+def _signal(number: int | None) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number or 0).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+# --- For programs ----------------------------------------------------------------------------
+
+
+def result_as_dict(result: ExecutionResult, sandbox: str) -> dict[str, Any]:
+    """What came of a command."""
+    return dataclasses.asdict(result) | {"truncated": result.truncated, "sandbox": sandbox}
+
+
+def failure_as_dict(
+    error: KakoiError, exit_code: int, reason: str, decision: Decision | None
+) -> dict[str, Any]:
+    """Why there is no result, and what the policy said if it was that."""
+    told: dict[str, Any] = {
+        "exit_code": exit_code,
+        "reason": reason,
+        "error": str(error),
+        "code": error.code,
+        "hint": error.hint,
+    }
+    if decision is not None:
+        from kakoi.cli.check import as_dict
+
+        told["findings"] = as_dict(decision, "")["findings"]
+    return told

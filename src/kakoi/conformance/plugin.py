@@ -1,0 +1,97 @@
+"""The part of the suite that pytest must know before it collects anything: `--sandbox`.
+
+An entry point, because options in the conftest.py of a package that is named by `--pyargs` come
+too late. Everything else is in conftest.py and burdens nobody else's tests.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kakoi.conformance.subjects import KNOWN, Subject, subject_named
+from kakoi.errors import ConfigurationError
+from kakoi.sandbox.adapter import Availability
+
+LEFT_OUT = pytest.StashKey[Counter[tuple[str, str]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("kakoi").addoption(
+        "--sandbox",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"sandbox for kakoi.conformance: {', '.join(KNOWN)}, docker:IMAGE, module:factory;"
+        " may be given again",
+    )
+    parser.addini(
+        "kakoi_sandboxes",
+        "sandboxes for kakoi.conformance where no --sandbox is given; one that this machine lacks"
+        " is skipped, or fails if KAKOI_REQUIRE (a list with commas) names its kind",
+        type="linelist",
+        default=list(KNOWN),
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "needs(trait, ...): only for sandboxes that claim this (kakoi.conformance)"
+    )
+
+
+def sandbox_names(config: pytest.Config) -> list[str]:
+    """What to test: the sandboxes on the command line, else those of the configuration."""
+    names: list[str] = config.getoption("sandbox") or config.getini("kakoi_sandboxes")
+    return names
+
+
+def is_required(config: pytest.Config, name: str) -> bool:
+    """Is it a failure if this machine lacks it?"""
+    kind = name.partition(":")[0]
+    required = os.environ.get("KAKOI_REQUIRE", "").split(",")
+    # `docker` asks for `docker-per-command` too.
+    return name in config.getoption("sandbox") or any(
+        kind == word or kind.startswith(word + "-") for word in required if word
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A sandbox that was named and is not there is one error, not one for each test."""
+    if hasattr(session.config, "workerinput"):
+        return
+    for name in session.config.getoption("sandbox"):
+        try:
+            available = asyncio.run(_availability(subject_named(name)))
+        except ConfigurationError as error:
+            raise pytest.UsageError(f"--sandbox {name}: {error}. {error.hint}") from None
+        if not available:
+            raise pytest.UsageError(
+                f"--sandbox {name}: not available here: {available.reason}. {available.fix}"
+            )
+
+
+async def _availability(subject: Subject) -> Availability:
+    with tempfile.TemporaryDirectory() as folder:
+        adapter = subject.make(Path(folder))
+        try:
+            return await adapter.availability()
+        finally:
+            await adapter.cleanup()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what was not tested because nobody claims it; the reports say which sandboxes were."""
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    properties = {pair for report in reports for pair in getattr(report, "user_properties", ())}
+    counts = config.stash.get(LEFT_OUT, Counter())
+    for name in sorted(name for key, name in properties if key == "sandbox"):
+        for trait in subject_named(name).traits.unclaimed():
+            # Under xdist the workers collect, and only they know the number.
+            count = f": {number} tests left out" if (number := counts[name, trait]) else ""
+            terminalreporter.write_line(f"{name} does not claim `{trait}`{count}")

@@ -1,0 +1,130 @@
+"""What a command is given arrives as it was written, and nothing comes with it unasked."""
+
+from pathlib import Path
+
+import pytest
+
+from kakoi.conformance.asking import PATIENCE_S, said
+from kakoi.conformance.conftest import Opener
+from kakoi.errors import ConfigurationError
+from kakoi.runner.commands import MAX_WORD_BYTES, Command
+from kakoi.sandbox.adapter import SandboxAdapter
+
+pytestmark = pytest.mark.anyio
+
+WORDS = [
+    *("", " ", "a b", "a\nb", "\t", "'", '"', "'\"'", "$HOME", "${x}", "`id`", "$(id)", "\\"),
+    *("\\n", "*", "?", "~", "-n", "--", "-", ";", "&", "|", "<", ">", "#", "!", "%s", "{a,b}"),
+    *("あ", "é", "\x01\x7f", "a" * 10_000),
+]
+
+
+async def test_arguments_arrive_unchanged(sandbox: SandboxAdapter) -> None:
+    result = await sandbox.run(Command(command=["printf", "[%s]", *WORDS]))
+    assert result.stdout == "".join(f"[{word}]" for word in WORDS)
+
+
+async def test_arguments_that_are_no_text_arrive_unchanged(sandbox: SandboxAdapter) -> None:
+    word = b"\xff\xfe".decode("utf-8", "surrogateescape")
+    text = 'printf %s "$1" | od -An -tx1'
+    result = await sandbox.run(Command(command=["sh", "-c", text, "x", word]))
+    assert result.stdout.split() == ["ff", "fe"]
+
+
+async def test_quotes_and_lines_of_a_shell_text_mean_what_they_say(
+    sandbox: SandboxAdapter,
+) -> None:
+    text = """
+name='a  "b"'
+printf '%s|' "$name" 'it'"'"'s' $((1 + 2)) "$(echo nested "$(echo deeper)")"
+cat <<'END'
+$not `expanded`
+END
+# the end"""
+    assert await said(sandbox, text) == 'a  "b"|it\'s|3|nested deeper|$not `expanded`\n'
+
+
+@pytest.mark.parametrize("text", ["-c 'echo hi'", "-x", "--version", "-", "--"])
+async def test_a_text_that_begins_with_a_dash_is_no_option_of_the_shell(
+    sandbox: SandboxAdapter, text: str
+) -> None:
+    for report_cwd in (False, True):
+        result = await sandbox.run(Command(command=text, report_cwd=report_cwd))
+        assert (result.exit_code, result.stdout) == (127, "")
+
+
+async def test_the_longest_text_is_run_and_a_longer_one_refused(sandbox: SandboxAdapter) -> None:
+    """No program can be given a longer argument, so it is refused here and not half-way."""
+    text = "echo ${#word}; exit 5"
+    size = MAX_WORD_BYTES - len(f"word='';{text}")
+    result = await sandbox.run(Command(command=f"word='{'x' * size}';{text}", timeout_s=PATIENCE_S))
+    assert (result.stdout, result.exit_code) == (f"{size}\n", 5)
+    with pytest.raises(ConfigurationError, match="bytes long"):
+        Command(command=f"word='{'x' * (size + 1)}';{text}")
+
+
+async def test_half_a_megabyte_of_arguments_arrives(sandbox: SandboxAdapter) -> None:
+    words = ["x" * 1000] * 500
+    command = Command(command=["sh", "-c", 'echo $# ${#500}; echo "$*" | wc -c', "x", *words])
+    assert (await sandbox.run(command)).stdout.split() == ["500", "1000", "500500"]
+
+
+async def test_variables_arrive_unchanged(sandbox: SandboxAdapter) -> None:
+    env = {f"WORD_{number}": word for number, word in enumerate(WORDS)}
+    text = "".join(f'printf "[%s]" "${name}"\n' for name in env)
+    result = await sandbox.run(Command(command=text, env=env))
+    assert result.stdout == "".join(f"[{word}]" for word in WORDS)
+
+
+async def test_a_hundred_kilobytes_of_variables_arrive(sandbox: SandboxAdapter) -> None:
+    env = {"LONG": "x" * 100 * 1024, **{f"MANY_{number}": "y" * 1024 for number in range(100)}}
+    text = 'echo ${#LONG}; env | grep -c "^MANY_.*=y*$"'
+    result = await sandbox.run(Command(command=text, env=env))
+    assert result.stdout.split() == [str(100 * 1024), "100"]
+
+
+async def test_variables_do_not_last_beyond_their_command(sandbox: SandboxAdapter) -> None:
+    await sandbox.run(Command(command="export OTHER=1; cd /", env={"ONE": "1"}))
+    assert await said(sandbox, 'echo "${ONE-none} ${OTHER-none}"') == "none none\n"
+
+
+async def test_a_command_has_a_path_and_a_home(sandbox: SandboxAdapter) -> None:
+    assert await said(sandbox, 'test -n "$PATH" && test -d "$HOME" && echo yes') == "yes\n"
+
+
+async def test_a_command_has_three_descriptors_and_no_more(sandbox: SandboxAdapter) -> None:
+    result = await sandbox.run(Command(command=["sh", "-c", "echo /proc/$$/fd/*; :"]))
+    names = [path.rpartition("/")[2] for path in result.stdout.split()]
+    # The one with which the shell lists the folder.
+    assert names[:3] == ["0", "1", "2"]
+    assert len(names) <= 4
+
+
+async def test_start_up_files_are_not_read(sandbox: SandboxAdapter, place: str) -> None:
+    files = ".bashrc .profile .bash_profile .bash_login .shrc .kshrc"
+    await said(sandbox, f"cd {place} && for f in {files}; do echo echo hijacked >$f; done")
+    result = await sandbox.run(Command(command="echo hi", env={"HOME": place}))
+    assert (result.stdout, result.stderr) == ("hi\n", "")
+
+
+async def test_what_our_environment_says_to_shells_is_not_heard(
+    fresh: Opener, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = workspace / "hijack.sh"
+    script.write_text("echo hijacked\n", encoding="ascii")
+    for name in ("BASH_ENV", "ENV", "PROMPT_COMMAND"):
+        monkeypatch.setenv(name, str(script))
+    monkeypatch.setenv("BASH_FUNC_hijack%%", "() { echo hijacked; }")
+    monkeypatch.setenv("SHELLOPTS", "noexec")
+    async with fresh() as sandbox:
+        for command in ("echo hi", ["sh", "-c", "echo hi"], ["sh", "-ic", "echo hi"]):
+            assert (await sandbox.run(Command(command=command))).stdout == "hi\n"
+        assert (await sandbox.run(Command(command="hijack"))).exit_code == 127
+
+
+async def test_our_secrets_do_not_come_along(
+    fresh: Opener, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAKOI_CONFORMANCE_TOKEN", mark)
+    async with fresh() as sandbox:
+        assert mark not in await said(sandbox, "env; cat /proc/self/environ")

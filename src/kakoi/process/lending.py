@@ -1,0 +1,71 @@
+"""The program that lends root's directory to an unprivileged user while its input is open.
+
+    python3 -I -S lending.py SPEC
+
+Standard library only, no import of kakoi: it is started by its path, as root. It mounts a second,
+*idmapped* view of the directory (see staging.py) where a container engine of this machine can take
+it from, writes `.` on its output, and waits. The view is gone when it exits, and it exits when
+whoever started it closes its input, or dies.
+
+SPEC is a descriptor with fields joined by NUL: UID, GID, the place of the view, the directory, and
+what is known of it, as `device inode owner group`. Failures are told as in staging.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_AT_FDCWD = -100
+_MOVE_MOUNT = 429
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MNT_DETACH = 2
+
+
+def main() -> None:
+    """Mount, wait, unmount."""
+    staging = _staging()
+    with open(int(sys.argv[1]), encoding="utf-8", errors="surrogateescape") as spec:
+        uid, gid, place, path, seen = spec.read().split("\0")
+    source = staging.Source(path, seen, "", "write")
+    staging._open(source, int(uid), int(gid))
+    try:
+        # Nobody but root gets past it: the view itself is the unprivileged user's.
+        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        # It may be there: an engine that was to start a container without us has made it.
+        os.makedirs(place, exist_ok=True)
+        target = os.fsencode(place)
+        flags = _MOVE_MOUNT_F_EMPTY_PATH
+        staging._call("syscall", _MOVE_MOUNT, source.fd, b"", _AT_FDCWD, target, flags)
+    except OSError as error:
+        staging._fail(f"cannot mount a view of {path}: {error}", "give the workspace to a user")
+    os.close(source.fd)
+    try:
+        os.write(1, b".")
+        while os.read(0, 4096):
+            pass
+    except OSError:
+        pass  # Whoever started us is gone, in the middle of something.
+    finally:
+        ctypes.CDLL(None).umount2(os.fsencode(place), _MNT_DETACH)
+        os.rmdir(place)  # Only ever an empty one.
+
+
+def _staging() -> ModuleType:
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "staging.py")
+    spec = importlib.util.spec_from_file_location("staging", path)
+    assert spec is not None  # noqa: S101 - it is beside us
+    assert spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    main()

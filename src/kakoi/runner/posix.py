@@ -1,0 +1,369 @@
+"""PosixChannel: commands, jobs and files of a sandbox that has a shell but no Python.
+
+The same contract as a runner's channel, slower. Instead of one resident runner there are some
+resident shells (posix_shells.py), each under an init of its own; a job has a shell to itself, which
+stays when we go. What a job is lies in files of a private folder in the sandbox (posix.sh).
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+from kakoi.errors import ConfigurationError, SandboxError
+from kakoi.results import ExecutionResult
+from kakoi.runner.commands import (
+    MAX_FILE_BYTES,
+    MIB,
+    Command,
+    FileInfo,
+    JobInfo,
+    OutputPart,
+    Stream,
+)
+from kakoi.runner.posix_answers import (
+    job_result,
+    parse_files,
+    parse_jobs,
+    parse_output,
+    parse_place,
+    parse_stat,
+    parse_state,
+)
+from kakoi.runner.posix_exec import BreachError, Exec, Launcher, Place, request
+from kakoi.runner.posix_running import PosixRunning, run_request
+from kakoi.runner.posix_shells import Collector, OrderError, Shells
+
+_T = TypeVar("_T")
+_OPEN_S = 60.0
+_CHUNK = 64 * 1024
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_REMEMBERED = 1000
+_REMEMBERED_BYTES = 8 * MIB
+_PRUNE_AFTER = 100
+_SPILLED_BYTES = 256 * MIB
+_LONGEST_ENTRY = 320
+_LONGEST_PROBE = 2000
+_LONGEST_LIST = 32 * MIB
+_LONGEST_PART = 8 * MIB
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+
+
+async def open_posix_channel(launch: Launcher) -> "PosixChannel":
+    """Open a channel into the sandbox in which `launch` starts programs.
+
+    SandboxError: there is no usable shell in it, nowhere to write, or it does not answer.
+    """
+    channel = secrets.token_hex(8)
+    shell = Exec(Place(launch, channel).shell_launch(kept=False))
+    probe = Collector(_LONGEST_PROBE)
+    try:
+        async with asyncio.timeout(_OPEN_S):
+            ending = await shell.ask(request("probe"), probe)
+        if ending is None or ending.status:
+            said = f": {shell.said}" if shell.said else ""
+            raise SandboxError(f"no shell could be started in the sandbox{said}")
+        place = parse_place(launch, channel, bytes(probe.output))
+        if not place.base:
+            raise SandboxError(
+                "the sandbox has no folder to write in", hint="give it a writable /tmp"
+            )
+        return PosixChannel(Shells(place, shell))
+    except BaseException as error:
+        await shell.end(grace_s=0.5)
+        if isinstance(error, TimeoutError):
+            raise SandboxError(f"the sandbox has not answered for {_OPEN_S:.0f} s") from error
+        raise
+
+
+class PosixChannel:
+    """The way into a sandbox without Python; see `Channel`."""
+
+    def __init__(self, shells: Shells) -> None:
+        self._shells = shells
+        self._memory = _Memory()
+        self._births: dict[str, asyncio.Future[str]] = {}
+        self._chores: set[asyncio.Future[None]] = set()
+        self._run_count = 0
+
+    @property
+    def lost(self) -> bool:
+        """Is the other end gone?"""
+        return bool(self._shells.lost)
+
+    # --- In the foreground -------------------------------------------------------------------
+
+    async def run(self, command: Command) -> ExecutionResult:
+        """Run to the end; see `Channel.run`."""
+        known = self._memory.find(command.id)
+        if known is not None:
+            return await known.result()
+        async with self._running(command, live=False) as running:
+            return await running.result()
+
+    def open(self, command: Command) -> PosixRunning:
+        """Run with live output and input; see `Channel.open`. An id can be opened once."""
+        if self._memory.find(command.id) is not None:
+            raise ConfigurationError(f"a command with the id {command.id!r} was run before")
+        return self._running(command, live=True)
+
+    def _running(self, command: Command, *, live: bool) -> PosixRunning:
+        running = PosixRunning(self._shells, command, live=live, on_over=self._tidy)
+        self._memory.add(running)
+        return running
+
+    def _tidy(self) -> None:
+        """Something is over: see to it that neither we nor the sandbox remember too much."""
+        self._run_count += 1
+        forgotten = self._memory.shrink()
+        if self.lost or not (forgotten or self._run_count % _PRUNE_AFTER == 0):
+            return
+        chore = asyncio.ensure_future(self._clean(forgotten))
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+    async def _clean(self, names: list[str]) -> None:
+        with contextlib.suppress(SandboxError, OrderError):
+            for name in names:
+                await self._shells.order("drop", name)
+            if self._run_count % _PRUNE_AFTER == 0:
+                await self._shells.order("prune")
+
+    # --- Jobs --------------------------------------------------------------------------------
+
+    async def start(self, command: Command) -> str:
+        """Start a job; see `Channel.start`."""
+        if command.terminal is not None:
+            raise ConfigurationError(
+                "a job cannot have a terminal in a sandbox without Python",
+                hint="run it in the foreground, or use an image with python3",
+            )
+        if not self._shells.place.init:
+            raise SandboxError(
+                "the sandbox has no init that could keep jobs apart",
+                hint="start the container with `--init`, or use an image with python3",
+            )
+        if command.id not in self._births:
+            birth = asyncio.ensure_future(self._start(command))
+            self._births[command.id] = birth
+            birth.add_done_callback(lambda _: self._births.pop(command.id, None))
+        return await asyncio.shield(self._births[command.id])
+
+    async def _start(self, command: Command) -> str:
+        if await self._is_known(command.id):
+            return command.id
+        source = "open" if command.stdin_open else "none"
+        if command.stdin is not None and not command.stdin_open:
+            source = f"{secrets.token_hex(8)},stdin"
+            await self._shells.put(source, command.stdin)
+        body = run_request(command, "job", source=source, is_loud=True)
+        async with self._shells.birth():
+            spec = await self._shells.put_spec("job", body)
+            said = await self._shells.start_job(spec)
+            pause_s, give_up = _FIRST_PAUSE_S, self._now() + _OPEN_S
+            while not await self._is_known(command.id):
+                if self._now() > give_up:
+                    raise SandboxError("the job was not started" + (f": {said}" if said else ""))
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        if command.stdin is not None and command.stdin_open:
+            await self.write_stdin(command.id, command.stdin)
+        return command.id
+
+    async def list_jobs(self) -> list[JobInfo]:
+        """Every job that is remembered, running or not."""
+        said = await self._shells.order("jobs", limit=_LONGEST_LIST)
+        with self._trusting_nothing():
+            return list(parse_jobs(said))
+
+    async def read_output(
+        self, job: str, stream: Stream, *, offset: int = 0, limit: int = MIB, wait_s: float = 0
+    ) -> OutputPart:
+        """A part of a job's output; see `Channel.read_output`."""
+        limit = max(0, min(limit, _LONGEST_PART))
+
+        async def look() -> OutputPart:
+            known = self._memory.find(job)
+            part = known.head_part(stream, offset, limit) if known is not None else None
+            return part or await self._read_stored(job, stream, offset, limit)
+
+        return await self._poll(look, lambda part: bool(part.data) or part.ended, wait_s)
+
+    async def _read_stored(self, job: str, stream: Stream, offset: int, limit: int) -> OutputPart:
+        said = await self._ask_about(
+            job, "output", job, stream, offset, limit, limit=limit + _LONGEST_PROBE
+        )
+        with self._trusting_nothing():
+            stored, lost, is_over, data = parse_output(said)
+        known = self._memory.find(job)
+        if known is not None:
+            is_over, lost = known.is_over, known.count(stream) - stored
+        ended = is_over and offset + len(data) >= stored
+        return OutputPart(data[:limit], offset, offset + len(data[:limit]), ended, max(0, lost))
+
+    async def write_stdin(self, job: str, data: bytes, *, close: bool = False) -> None:
+        """Give a job input; waits while it does not read. BrokenPipeError: it takes none."""
+        parts = [data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK)] or [b""]
+        for part in parts:
+            how = "close" if close and part is parts[-1] else "open"
+            words = (job, how, len(part), "part")
+            await self._ask_about(job, "stdin", *words, payload=part, may_wait=True)
+
+    async def stop_job(self, job: str) -> ExecutionResult:
+        """End a job and everything it started."""
+        await self._ask_about(job, "stop", job)
+        result = await self.wait_job(job, wait_s=_OPEN_S)
+        if result is None:
+            raise SandboxError(f"the job {job!r} could not be stopped")
+        return result
+
+    async def wait_job(self, job: str, *, wait_s: float | None = None) -> ExecutionResult | None:
+        """A job's result, or None if it still runs after `wait_s`."""
+
+        async def look() -> ExecutionResult | None:
+            said = await self._ask_about(job, "state", job)
+            with self._trusting_nothing():
+                state, stdout_bytes, stderr_bytes = parse_state(said)
+            if state.word == "gone":
+                await self._shells.sweep()
+            return job_result(job, state, stdout_bytes, stderr_bytes)
+
+        return await self._poll(look, lambda result: result is not None, wait_s)
+
+    async def _is_known(self, job: str) -> bool:
+        try:
+            await self._shells.order("state", job)
+        except OrderError:
+            return False
+        return True
+
+    async def _ask_about(self, job: str, verb: str, *words: object, **how: Any) -> bytes:
+        """An order about a job; ConfigurationError if there is none of that name."""
+        try:
+            if not _ID.fullmatch(job):
+                raise OrderError(errno.ENOENT, "no such job")
+            return await self._shells.order(verb, *words, **how)
+        except OrderError as error:
+            if error.errno != errno.ENOENT:
+                raise OSError(error.errno, error.strerror) from error
+            raise ConfigurationError(
+                f"there is no job {job!r} in the sandbox",
+                hint="list the jobs; a finished one is forgotten after a while",
+            ) from error
+
+    async def _poll(
+        self,
+        look: Callable[[], Awaitable[_T]],
+        is_enough: Callable[[_T], bool],
+        wait_s: float | None,
+    ) -> _T:
+        """Look again and again, for `wait_s` at most: nobody in there could wake us."""
+        give_up = None if wait_s is None else self._now() + wait_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            found = await look()
+            left_s = _LONGEST_PAUSE_S if give_up is None else give_up - self._now()
+            if is_enough(found) or left_s <= 0:
+                return found
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    # --- Files -------------------------------------------------------------------------------
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int = MAX_FILE_BYTES) -> bytes:
+        """The bytes of a file; OSError with EFBIG if there are more than `limit`."""
+        # One more than wanted: whether there is more is known then.
+        data = await self._file_order(path, "read_file", offset, limit + 1, limit=limit + 1)
+        if len(data) > limit:
+            raise OSError(errno.EFBIG, f"the file has more than {limit} bytes", path)
+        return data
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Create or replace a file in one step."""
+        if len(data) > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"more than {MAX_FILE_BYTES} bytes", path)
+        is_long = len(data) > _CHUNK
+        words = (secrets.token_hex(6), f"{mode:o}", len(data), "whole" if is_long else "part")
+        await self._file_order(path, "write_file", *words, payload=data, ends=is_long)
+
+    async def list_files(self, path: str, *, limit: int = 10_000) -> list[FileInfo]:
+        """What is in a folder; OSError with EOVERFLOW if it is more than `limit`."""
+        most = min((limit + 1) * _LONGEST_ENTRY, _LONGEST_LIST)
+        said = await self._file_order(path, "list_files", most, limit=most)
+        if len(said) < most:
+            with self._trusting_nothing():
+                found = parse_files(said)
+            if len(found) <= limit:
+                return found
+        raise OSError(errno.EOVERFLOW, f"more than {limit} files", path)
+
+    async def stat_file(self, path: str) -> FileInfo:
+        """What a path names; a link is told as a link."""
+        said = await self._file_order(path, "stat_file")
+        with self._trusting_nothing():
+            return parse_stat(os.path.basename(path), said)
+
+    async def _file_order(self, path: str, verb: str, *words: object, **how: Any) -> bytes:
+        if "\0" in path or not path:
+            raise OSError(errno.EINVAL, "no path", path)
+        # No tool takes that for an option.
+        named = path if path.startswith("/") else f"./{path}"
+        try:
+            return await self._shells.order(verb, *words, lines=[named], **how)
+        except OrderError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+
+    # --- The end -----------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Give the channel up; returns when every command in the foreground is over."""
+        await self._shells.close()
+        while self._chores:
+            await asyncio.wait(self._chores)
+
+    @contextlib.contextmanager
+    def _trusting_nothing(self) -> Iterator[None]:
+        try:
+            yield
+        except BreachError as error:
+            self._shells.lose(str(error))
+            raise
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+class _Memory:
+    """The newest commands, with their results: the same id again is the same execution."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, PosixRunning] = OrderedDict()
+
+    def find(self, name: str) -> PosixRunning | None:
+        return self._runs.get(name)
+
+    def add(self, running: PosixRunning) -> None:
+        self._runs[running.id] = running
+
+    def shrink(self) -> list[str]:
+        """Forget the oldest; returns those whose output in the sandbox has to go too."""
+        over = [running for running in self._runs.values() if running.is_over]
+        kept = sum(running.kept_bytes for running in over)
+        spilled = sum(running.spilled_bytes for running in over)
+        forgotten = []
+        for running in over[:-1]:
+            is_much = kept > _REMEMBERED_BYTES or len(over) > _REMEMBERED
+            if not is_much and spilled <= _SPILLED_BYTES:
+                break
+            kept -= running.kept_bytes
+            spilled -= running.spilled_bytes
+            if running.spilled_bytes:
+                forgotten.append(running.id)
+            del self._runs[running.id]
+        return forgotten

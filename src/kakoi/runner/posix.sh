@@ -1,0 +1,567 @@
+# kakoi's end inside a sandbox without Python: POSIX sh, /proc, and the tools of any small image.
+#
+#   sh -c 'eval "$KAKOI_SH"' kakoi-CHANNEL SPEC BASE INIT LOUD SHELL
+#
+# Requests come on descriptor 5: the file SPEC, or standard input. The first line is a key; each
+# request is a line KEY NONCE, a line with a verb, and lines of arguments, escaped for `printf %b`.
+# The answer is raw output on both streams, with these lines in between, which nobody else can
+# write because nobody else knows the nonce:
+#
+#   stderr:  NONCE started ROOT MAIN        before anything happens
+#   stdout:  NONCE                          nothing follows
+#   stderr:  NONCE end KIND STATUS ENDED SURVIVORS CPU_TICKS, the bytes of a path, and NONCE
+#
+# ROOT is a child subreaper (INIT, above this shell alone), MAIN is this shell. What a command starts
+# stays below ROOT, however it hides, and is dead before `end` is written. The second half of this
+# text is posix_orders.sh.
+#
+# Every variable is named k_*: the others are the environment, and that is the command's.
+
+set -fu
+if [ -n "$1" ]; then exec 5<"$1"; else exec 5<&0 0</dev/null; fi
+# What a shell has to say about its children is not for the command's standard error.
+exec 9>&2 2>/dev/null
+[ -z "$1" ] || rm -f "$1"
+k_base=$2 k_init=$3 k_loud=$4 k_shell=$5
+k_root=$PPID k_main=$$ k_spared='' k_nonce='' k_job='' k_draft='' k_home=$PWD
+[ -n "$k_init" ] || k_root=1
+k_exec='exec "$@" >&3 2>&4 3>&- 4>&-'
+
+# They would change what a shell does with a text that was judged without them.
+if [ -n "${BASH_VERSION:-}" ]; then
+    unset -f $(compgen -A function)
+    export -n SHELLOPTS BASHOPTS
+else
+    unset SHELLOPTS BASHOPTS
+fi
+unset BASH_ENV ENV PROMPT_COMMAND PS4 BASH_XTRACEFD BASH_COMPAT POSIXLY_CORRECT GLOBIGNORE
+unset EXECIGNORE CDPATH BASH_LOADABLES_PATH KAKOI_SH
+
+# --- Processes. Nothing here starts one: under a fork bomb there is no room for another ------------
+
+# The time since the machine started, in 1/100 s.
+now() {
+    read -r k_up k_part </proc/uptime
+    k_now=${k_up%.*}${k_up#*.}
+}
+
+# What there is to know of process $1; false if it is gone. Its name may hold anything, also new
+# lines and parentheses: what counts follows the last one.
+look() {
+    k_stat='' k_part=''
+    while IFS= read -r k_part || [ -n "$k_part" ]; do
+        k_stat="$k_stat $k_part" k_part=''
+    done <"/proc/$1/stat"
+    set -- ${k_stat##*)}
+    [ $# -gt 20 ] || return 1
+    k_state=$1 k_parent=$2 k_ticks=$((${14} + ${15})) k_threads=${18} k_born=${20}
+}
+
+# The children of process $1. A child belongs to the thread that forked it.
+kids() {
+    k_kids=''
+    set +f
+    if [ -e "/proc/$$/task/$$/children" ]; then
+        for k_list in "/proc/$1/task/"*/children; do
+            k_part=''
+            read -r k_part <"$k_list" || :
+            k_kids="$k_kids $k_part"
+        done
+    else
+        for k_list in /proc/[0-9]*; do
+            ! look "${k_list#/proc/}" || [ "$k_parent" != "$1" ] || k_kids="$k_kids ${k_list#/proc/}"
+        done
+    fi
+    set -f
+}
+
+# Stops all that is below root and main, except those two and the spared: $k_found. What is stopped
+# neither forks nor sees another die.
+stop_below() {
+    k_found='' k_todo="$k_root $k_main"
+    while [ -n "$k_todo" ]; do
+        set -- $k_todo
+        k_todo=''
+        for k_pid; do
+            kids "$k_pid"
+            for k_kid in $k_kids; do
+                case " $k_root $k_main $k_spared " in *" $k_kid "*) continue ;; esac
+                kill -STOP "$k_kid"
+                alive "$k_kid" || continue
+                k_found="$k_found $k_kid" k_todo="$k_todo $k_kid"
+            done
+        done
+    done
+}
+
+# Counts $1 once. False only for a zombie that nobody reaps, because process 1 may be no init. A
+# zombie with threads is a main thread that ended before the others.
+alive() {
+    look "$1" || return 0
+    case $k_state$k_threads in
+    [ZX]1 | [ZX]0)
+        [ "$k_root" != 1 ]
+        return
+        ;;
+    esac
+    case $k_known in
+    *" $1 "*) ;;
+    *) k_known="$k_known$1 " k_ended=$((k_ended + 1)) ;;
+    esac
+}
+
+# Ends all that is below root and main. A list of children may miss one while another goes away, so
+# only a look that finds nothing at all counts as the end.
+end_below() {
+    k_ended=0 k_survivors=0 k_known=' '
+    now
+    k_limit=$((k_now + 1000))
+    stop_below
+    while [ -n "$k_found" ]; do
+        kill -KILL $k_found
+        kill -CONT "$k_root" "$k_main"
+        stop_below
+        now
+        [ "$k_now" -lt "$k_limit" ] || break
+    done
+    for k_pid in $k_found; do
+        k_survivors=$((k_survivors + 1))
+    done
+}
+
+# How often the kernel has killed here for lack of memory.
+count_oom() {
+    k_oom=0
+    for k_list in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+        while read -r k_part k_value; do
+            [ "$k_part" != oom_kill ] || k_oom=$k_value
+        done <"$k_list"
+    done
+}
+
+count_cpu() {
+    k_cpu=0
+    ! look "$k_main" || k_cpu=$k_ticks
+    [ "$k_root" = 1 ] || ! look "$k_root" || k_cpu=$((k_cpu + k_ticks))
+}
+
+# --- Requests --------------------------------------------------------------------------------------
+
+take() {
+    IFS= read -r k_value <&5 || exit 0
+    case $k_value in
+    *\\*)
+        k_value=$(printf '%b.' "$k_value")
+        k_value=${k_value%.}
+        ;;
+    esac
+}
+
+size() {
+    set -- $(ls -lnL "$1")
+    k_size=${5:-0}
+}
+
+# The next $1 bytes into file $2; with `whole` as $3 all that comes, which must be as many. Not with
+# `head`, which may take more than it was asked for.
+take_bytes() {
+    if [ "$3" = whole ]; then
+        cat <&5 >"$2"
+        size "$2"
+        [ "$1" = any ] || [ "$k_size" -eq "$1" ]
+        return
+    fi
+    k_have=0
+    printf '' >"$2" || return
+    while [ "$k_have" -lt "$1" ]; do
+        dd bs=$(($1 - k_have)) count=1 <&5 >>"$2"
+        size "$2"
+        [ "$k_size" -gt "$k_have" ] || return
+        k_have=$k_size
+    done
+}
+
+begin() {
+    printf '%s started %s %s\n' "$k_nonce" "$k_root" "$k_main" >&9
+}
+
+# The end of an answer: kind, status, and a file with a path.
+finish() {
+    [ "$k_rows" != 0 ] || printf '%s\n' "$k_nonce"
+    printf '%s end %s %s %s %s %s\n' "$k_nonce" "$1" "$2" "$k_ended" "$k_survivors" "$k_cpu" >&9
+    [ ! -f "$3" ] || head -c 5000 "$3" >&9
+    printf '%s\n' "$k_nonce" >&9
+    k_nonce=''
+}
+
+# A shell that cannot fork gives up. Nothing was started then, and our side has to know.
+bye() {
+    [ -z "$k_nonce" ] || [ -n "$k_job" ] || finish no-process 126 ''
+}
+
+serve() {
+    trap bye EXIT
+    # Caught, not ignored: what is ignored stays so in the command.
+    trap : HUP INT QUIT TERM USR1 USR2 ALRM ABRT
+    read -r k_key <&5 || exit 0
+    # Who can write into our input may not know the key.
+    while read -r k_part k_value <&5 && [ "$k_part" = "$k_key" ]; do
+        k_nonce=$k_value k_rows=0 k_ended=0 k_survivors=0 k_cpu=0
+        read -r k_verb <&5 || exit 0
+        case $k_verb in
+        run | job) run ;;
+        watch) watch ;;
+        *)
+            begin
+            if [ "$k_verb" = write_file ]; then draft; fi
+            (operate)
+            k_status=$?
+            [ -z "$k_draft" ] || rm -f "$k_draft"
+            k_draft=''
+            finish done $k_status ''
+            ;;
+        esac
+    done
+    k_nonce=''
+}
+
+# --- Commands --------------------------------------------------------------------------------------
+
+# Whoever creates the file has the id for good. On a full disk we go on without it.
+claim() {
+    k_record=$k_base/$k_id
+    set -C
+    printf '' >"$k_record" && k_part=0 || k_part=1
+    set +C
+    [ "$k_part" = 1 ] || return 0
+    [ ! -e "$k_record" ] || return 1
+    k_record=/dev/null
+}
+
+enter() {
+    cd "$1" && return
+    k_why='cwd-denied 126'
+    [ -d "$1" ] || k_why='cwd-no-folder 126'
+    [ -e "$1" ] || k_why='cwd-missing 126'
+}
+
+# Can program $1 be started, with $k_path? As for a keeper, only absolute folders count.
+startable() {
+    k_part='program-missing 127' k_rest=$k_path:
+    case $1 in */*) k_rest=/: ;; esac
+    while [ -n "$k_rest" ]; do
+        k_folder=${k_rest%%:*}/ k_rest=${k_rest#*:}
+        case $1 in */*) k_folder='' ;; esac
+        case $k_folder$1 in
+        /* | "$1")
+            [ ! -f "$k_folder$1" ] || [ ! -x "$k_folder$1" ] || return 0
+            [ ! -e "$k_folder$1" ] || k_part='program-denied 126'
+            ;;
+        esac
+    done
+    k_why=$k_part
+}
+
+# What to give to `-c`: the text itself, or if it is too long for that, or if the folder in which it
+# ends is asked for, a line that reads it from a file. `$0` and the parameters are the same.
+as_argument() {
+    [ "$k_report" = yes ] || [ ${#k_value} -gt 100000 ] || return 0
+    if printf '%s\n' "$k_value" >"$k_base/$k_id,text"; then
+        k_scrap=$k_base/$k_id,cwd k_value=". $k_base/$k_id,text"
+        [ "$k_report" = no ] || k_value="trap 'command pwd -P >$k_scrap 2>/dev/null' EXIT; $k_value"
+    elif [ ${#k_value} -gt 100000 ]; then
+        k_why='no-room 126'
+    fi
+}
+
+# A command in the foreground, or one that stays (`job`).
+run() {
+    read -r k_id k_kind k_input k_report k_rows k_columns k_way k_spill k_timeout k_idle k_words k_names <&5 || exit 0
+    k_why='' k_scrap='' k_path=$PATH
+    [ "$k_verb" = run ] || k_job=$k_id
+    claim || k_why='taken 0'
+    take
+    k_cwd=$k_value
+    IFS= read -r k_label <&5 || exit 0
+    set --
+    while [ "$k_names" -gt 0 ]; do
+        take
+        set -- "$@" "$k_value"
+        case $k_value in PATH=*) k_path=${k_value#PATH=} ;; esac
+        k_names=$((k_names - 1))
+    done
+    [ $# -eq 0 ] || set -- env -- "$@"
+    take
+    k_program=$k_value
+    if [ "$k_kind" = text ]; then
+        k_program=$k_shell
+        [ -n "$k_why" ] || as_argument
+        case $k_shell in
+        */bash) set -- "$@" "$k_shell" --norc --noprofile -c -- "$k_value" ;;
+        *) set -- "$@" "$k_shell" -c -- "$k_value" ;;
+        esac
+    else
+        set -- "$@" "$k_value"
+    fi
+    while [ "$k_words" -gt 1 ]; do
+        take
+        set -- "$@" "$k_value"
+        k_words=$((k_words - 1))
+    done
+    # Our side is gone: who starts now has nobody to end it.
+    [ -n "$k_job" ] || [ ! -e "$k_base/$0,closed" ] || exit 0
+    now
+    k_start=$k_now
+    [ -z "$k_job" ] || announce_job
+    [ -n "$k_why" ] || [ -z "$k_cwd" ] || enter "$k_cwd"
+    [ -n "$k_why" ] || startable "$k_program"
+    if [ -z "$k_why" ]; then
+        execute "$@"
+    elif [ -n "$k_job" ]; then
+        end_job $k_why
+    else
+        finish $k_why ''
+    fi
+    cd "$k_home"
+}
+
+execute() {
+    if [ -n "$k_job" ]; then open_job; else open_streams; fi
+    begin
+    unset OLDPWD
+    # Without an INIT of our own, what process 1 gets while the command runs is the command's.
+    [ "$k_root" != 1 ] || {
+        kids 1
+        k_spared=$k_kids
+    }
+    count_oom
+    k_oom_before=$k_oom
+    count_cpu
+    k_cpu_before=$k_cpu
+    # A second INIT says how the command ended, which its own status cannot, and has the terminal
+    # given to it. A shell says less (`judge`), but is one process less.
+    set -- sh -c "$k_exec" sh "$@"
+    if [ -n "$k_init" ] && [ "$k_way" = loud ]; then
+        set -- "$k_init" $k_loud -- "$@"
+        k_way=${k_loud:-mute}
+    elif command -v setsid >/dev/null; then
+        set -- setsid "$@"
+    fi
+    exec 2>>"$k_record"
+    "$@" <&6 3>&7 4>&8 5<&- 6<&- 7>&- 8>&- 9>&- >&2
+    k_status=$?
+    exec 2>/dev/null 6<&- 7>&- 8>&-
+    end_below
+    count_cpu
+    k_cpu=$((k_cpu - k_cpu_before))
+    judge
+    if [ -n "$k_job" ]; then
+        end_job $k_kind $k_status
+        return
+    fi
+    if [ "$k_rows" != 0 ]; then
+        # The command may have left the terminal stopped, or to itself.
+        trap '' TTOU TTIN
+        stty sane -ixon <&9
+    fi
+    finish $k_kind $k_status "$k_scrap"
+    [ -z "$k_scrap" ] || rm -f "$k_scrap" "$k_base/$k_id,text"
+}
+
+# Descriptors 6, 7 and 8 become the command's standard streams.
+open_streams() {
+    exec 7>&1 8>&9
+    if [ "$k_rows" != 0 ]; then
+        stty rows "$k_rows" cols "$k_columns"
+        exec 6<&0
+    elif [ "$k_input" = open ]; then
+        exec 6<&5
+    else
+        exec 6</dev/null
+    fi
+}
+
+# How it ended: 128 + n may be a signal or a plain status. The record has what INIT said about it, or
+# the shell, which does not speak of SIGINT and SIGPIPE.
+judge() {
+    k_kind=exited
+    [ "$k_status" -gt 128 ] || return 0
+    k_said=''
+    if [ "$k_record" = /dev/null ]; then k_way=mute; else k_said=$(head -c 2000 "$k_record"); fi
+    case $k_way:$k_said in
+    -v:*'exited normally'* | quiet:) ;;
+    -v:*'exited with signal'* | quiet:?* | mute:*) k_kind=signalled ;;
+    *) k_kind=lost ;;
+    esac
+    case $k_way$k_status in quiet130 | quiet141) k_kind=signalled ;; esac
+    count_oom
+    [ "$k_status" != 137 ] || [ "$k_oom" = "$k_oom_before" ] || k_kind=out_of_memory
+}
+
+# --- Jobs: the same, with files for streams and a clock of their own -------------------------------
+
+# What a job is, for those who come later.
+announce_job() {
+    [ "$k_why" != 'taken 0' ] || {
+        rm -f "$k_base/$k_input"
+        exit 0
+    }
+    k_files=$k_base/$k_id
+    look "$k_root"
+    printf '%s\n' "$k_root $k_main $k_born $k_start" "$k_label" >"$k_files,new"
+    mv "$k_files,new" "$k_files,job"
+}
+
+open_job() {
+    mkfifo "$k_files,o" "$k_files,e"
+    pump "$k_files,stdout" <"$k_files,o" 5<&- &
+    k_spared=$!
+    pump "$k_files,stderr" <"$k_files,e" 5<&- &
+    k_spared="$k_spared $!"
+    k_pumps=$k_spared
+    exec 7>"$k_files,o" 8>"$k_files,e"
+    case $k_input in
+    open)
+        mkfifo "$k_files,in"
+        # Writers come and go; the input ends when this one does.
+        sleep 2147483647 >"$k_files,in" 5<&- 7>&- 8>&- &
+        k_spared="$k_spared $!"
+        printf '%s\n' "$!" >"$k_files,holder"
+        exec 6<"$k_files,in"
+        ;;
+    none) exec 6</dev/null ;;
+    *) exec 6<"$k_base/$k_input" ;;
+    esac
+    [ "$k_timeout$k_idle" = 00 ] || {
+        clock 5<&- 6<&- 7>&- 8>&- &
+        k_spared="$k_spared $!"
+    }
+    printf '%s\n' "$k_spared" >"$k_files,spared"
+}
+
+# Keeps the first $k_spill bytes in file $1 and counts the rest. Each read is written at once, so
+# that it can be seen while the job runs.
+pump() {
+    trap - EXIT
+    k_have=0
+    printf '' >"$1"
+    while [ "$k_have" -lt "$k_spill" ]; do
+        k_room=$((k_spill - k_have)) k_block=4096
+        [ "$k_room" -ge 4096 ] || k_block=$k_room
+        dd bs="$k_block" count=$((k_room / k_block)) >>"$1"
+        size "$1"
+        [ "$k_size" -gt "$k_have" ] || break
+        k_have=$k_size
+    done
+    wc -c >"$1,lost"
+}
+
+# The time limits, in 1/100 s. Silence beyond the bound of the files cannot be seen, and is let be.
+clock() {
+    trap - EXIT
+    read -r k_self k_part </proc/self/stat
+    k_spared="$k_spared $k_self" k_seen='' k_why=''
+    while [ -z "$k_why" ]; do
+        sleep 0.1 || sleep 1
+        now
+        if [ "$k_idle" != 0 ]; then
+            size "$k_files,stdout"
+            k_part=$k_size
+            size "$k_files,stderr"
+            case "$k_part $k_size" in
+            "$k_seen") ;;
+            *) k_heard=$k_now k_seen="$k_part $k_size" ;;
+            esac
+            case " $k_seen " in *" $k_spill "*) k_heard=$k_now ;; esac
+            [ $((k_now - k_heard)) -lt "$k_idle" ] || k_why=idle_timeout
+        fi
+        [ "$k_timeout" = 0 ] || [ $((k_now - k_start)) -lt "$k_timeout" ] || k_why=timed_out
+    done
+    printf '%s\n' "$k_why" >"$k_files,why"
+    end_below
+}
+
+end_job() {
+    k_kind=$1
+    [ ! -e "$k_files,in" ] || {
+        # Whoever waits for a reader of the input must not wait for ever.
+        exec 6<>"$k_files,in"
+        rm -f "$k_files,in"
+        exec 6<&-
+    }
+    [ -z "$k_spared" ] || wait $k_pumps
+    [ ! -e "$k_files,why" ] || read -r k_kind <"$k_files,why"
+    now
+    printf '%s\n' "$k_kind $2 $k_ended $k_survivors $k_cpu $((k_now - k_start))" >"$k_files,new"
+    mv "$k_files,new" "$k_files,end"
+    [ -z "$k_spared" ] || kill -KILL $k_spared
+    case $k_input in none | open) ;; *) rm -f "$k_base/$k_input" ;; esac
+    rm -f "$k_files,o" "$k_files,e" "$k_files,text" "$k_files,cwd" "$k_files,holder" "$k_files,spared"
+}
+
+# --- The watcher: ends what our side wants ended, and everything if our side is gone ---------------
+
+watch() {
+    read -r k_base k_init <&5 || exit 0
+    kids 1
+    k_residents=$k_kids
+    while read -r k_number k_verb k_root k_main k_signal k_depth <&5; do
+        k_spared='' k_survivors=0 k_ended=0
+        case $k_verb in
+        end)
+            [ "$k_root" != 1 ] || k_spared=$k_residents
+            end_below
+            ;;
+        signal) send ;;
+        sweep) sweep ;;
+        esac
+        printf '%s %s %s\n' "$k_number" "$k_survivors" "$k_ended"
+    done
+    end_channel
+    printf 'closed\n'
+    k_nonce=''
+    exit 0
+}
+
+# To the process group of the command: a child of main, or of the INIT below main.
+send() {
+    while [ "$k_depth" -gt 0 ]; do
+        kids "$k_main"
+        set -- $k_kids
+        k_main=${1:-0} k_depth=$((k_depth - 1))
+    done
+    [ "$k_main" = 0 ] || kill -"$k_signal" -"$k_main" || kill -"$k_signal" "$k_main"
+}
+
+# Somebody killed a shell or an INIT of ours: what was below it belongs to process 1 now. Ended is
+# all that process 1 has got since we came, but for the jobs.
+sweep() {
+    k_spared=$k_residents
+    set +f
+    for k_list in "$k_base"/*,job; do
+        [ -e "$k_list" ] && [ ! -e "${k_list%job}end" ] || continue
+        read -r k_pid k_part <"$k_list" && k_spared="$k_spared $k_pid"
+    done
+    set -f
+    k_root=1 k_main=1
+    end_below
+}
+
+# Everything that was started for this channel: known by its name, which no command can change.
+end_channel() {
+    printf '' >"$k_base/$0,closed"
+    set +f
+    set -- /proc/[0-9]*
+    set -f
+    for k_entry; do
+        k_root=${k_entry#/proc/} k_part=''
+        [ "$k_root" != "$$" ] && look "$k_root" && [ "$k_parent" = 0 ] || continue
+        read -r k_part <"$k_entry/cmdline" || :
+        case $k_part in *"$0"*) ;; *) continue ;; esac
+        kids "$k_root"
+        set -- $k_kids
+        k_main=${1:-$k_root} k_spared=''
+        [ -n "$k_init" ] || k_main=$k_root k_root=1 k_spared=$k_residents
+        end_below
+    done
+}

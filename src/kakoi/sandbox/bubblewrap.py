@@ -1,0 +1,219 @@
+"""BubblewrapAdapter: a sandbox out of kernel namespaces, without an engine or an image."""
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from kakoi.errors import ConfigurationError, EnvironmentUnavailableError, KakoiError, SandboxError
+from kakoi.process import ProcessExecutor
+from kakoi.process.stream import Launch
+from kakoi.results import ExecutionResult
+from kakoi.runner.channel import open_channel
+from kakoi.runner.commands import Channel, Command
+from kakoi.runner.connection import Connection
+from kakoi.runner.delivery import RunnerSettings, python_argv
+from kakoi.sandbox.adapter import (
+    Availability,
+    ExecuteOptions,
+    Limits,
+    as_command,
+    exit_code_or_raise,
+)
+from kakoi.sandbox.bubblewrap_launch import (
+    Settings,
+    System,
+    build_launch,
+    check_read_only,
+    look_at_system,
+)
+from kakoi.sandbox.workspace import look_at, look_at_workspace
+
+DEFAULT_TIMEOUT_S = 300.0
+_PROBE_TIMEOUT_S = 30.0
+_NOT_INSTALLED = Availability(False, "bubblewrap is not installed", "apt-get install bubblewrap")
+
+
+class BubblewrapAdapter:
+    """Runs commands in namespaces of their own: they see a read-only system and `workspace`.
+
+    They see no process, no socket and, with `network="none"`, no network of this machine; with
+    "host" they have all of it, services on its loopback and abstract sockets included. They write
+    to the workspace and to private directories (/tmp, /run, /home/agent) that go when the sandbox
+    does. They are never root: a sandbox of root's runs as the owner of the workspace, and if that
+    is root, as an unprivileged user to whom the workspace is lent (process/staging.py).
+
+    `read_only`: files and directories to see besides the system's, at their own paths.
+    `env`: variables of every command. `timeout_s`: how long `execute` lets a command run.
+    `limits`: `processes` is kept (by the kernel, for everything in the sandbox together).
+        `memory_bytes` and `cpus` are NOT kept by this sandbox.
+    Not closed: keys that a normal user keeps in the kernel's keyrings; virtual machines' AF_VSOCK.
+    """
+
+    def __init__(
+        self,
+        workspace: str | Path,
+        *,
+        read_only: Sequence[str | Path] = (),
+        network: Literal["none", "host"] = "none",
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        executor: ProcessExecutor | None = None,
+    ) -> None:
+        if network not in ("none", "host"):
+            raise ConfigurationError(
+                f"network is {network!r}; bubblewrap can give `none` or `host`",
+                hint="use docker for a network of its own",
+            )
+        # The one place that knows what an environment may hold.
+        Command(command="true", env=env or {}, timeout_s=timeout_s)
+        self._workspace = workspace
+        self._read_only = tuple(read_only)
+        self._network: Literal["none", "host"] = network
+        self._env = dict(env or {})
+        self._limits = limits or Limits()
+        self._timeout_s = timeout_s
+        self._executor = executor or ProcessExecutor()
+        self._connection = Connection(self._open)
+        self._availability: Availability | None = None
+        self._settings()
+
+    @property
+    def name(self) -> str:
+        """`bubblewrap`"""
+        return "bubblewrap"
+
+    async def availability(self) -> Availability:
+        """Whether it works here, found by starting a sandbox with this very workspace, once."""
+        if self._availability is None:
+            self._availability = await self._probe()
+        return self._availability
+
+    async def is_available(self) -> bool:
+        """Does it work here?"""
+        return bool(await self.availability())
+
+    async def run(self, command: Command) -> ExecutionResult:
+        """Run `command` to its end; whatever came of it is a result."""
+        return await (await self.channel()).run(command)
+
+    async def execute(
+        self, command: str | Sequence[str], options: ExecuteOptions | None = None
+    ) -> ExecutionResult:
+        """`run` with the manners of spec B."""
+        asked = as_command(command, options, timeout_s=self._timeout_s)
+        return exit_code_or_raise(await self.run(asked), asked)
+
+    async def channel(self) -> Channel:
+        """The way in, opened at first use and again after it was lost."""
+        return await self._connection.channel()
+
+    async def cleanup(self) -> None:
+        """End the sandbox and everything in it."""
+        await self._connection.close()
+
+    def _settings(self) -> Settings:
+        """What is asked for, as it is on the disk now: it may be another directory than before."""
+        workspace = look_at_workspace(self._workspace)
+        read_only = tuple(look_at(path, what="read_only") for path in self._read_only)
+        check_read_only(read_only, workspace)
+        return Settings(
+            workspace=workspace, read_only=read_only, network=self._network, env=self._env
+        )
+
+    async def _open(self) -> Channel:
+        system = look_at_system()
+        if system is None:
+            raise _unavailable(_NOT_INSTALLED)
+        launch = build_launch(self._settings(), system, python_argv(system.python))
+        settings = RunnerSettings(max_processes=self._limits.processes)
+        try:
+            return await open_channel(launch, settings, self._executor.stream)
+        except SandboxError as error:
+            # It tells only that the runner did not come up. Why, is found out when it matters.
+            self._availability = await self._probe()
+            if self._availability:
+                raise
+            raise _unavailable(self._availability) from error
+
+    async def _probe(self) -> Availability:
+        system = look_at_system()
+        if system is None:
+            return _NOT_INSTALLED
+        program = [system.python, "-I", "-S", "-c", "pass"]
+        try:
+            status, said = await self._try(build_launch(self._settings(), system, program))
+        except KakoiError as error:
+            return Availability(False, error.message, error.hint)
+        return Availability(True) if status == 0 else explain(said, _sysctls(), system)
+
+    async def _try(self, launch: Launch) -> tuple[int | None, str]:
+        stream = self._executor.stream(launch)
+        status = None
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                status = await stream.wait()
+        except TimeoutError:
+            pass
+        finally:
+            await stream.end()
+        return status, stream.stderr
+
+
+def _unavailable(why: Availability) -> EnvironmentUnavailableError:
+    return EnvironmentUnavailableError(
+        f"bubblewrap cannot be used here: {why.reason}",
+        details={"environmentType": "bubblewrap"},
+        hint=why.fix,
+    )
+
+
+# --- Why not? --------------------------------------------------------------------------------
+
+_SYSCTLS = {
+    "kernel.unprivileged_userns_clone": ("0", "1"),
+    "user.max_user_namespaces": ("0", "15000"),
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+}
+# What bubblewrap says when it may not do its work.
+_MAY_NOT = re.compile(
+    r"namespace|uid map|gid map|setgroups|loopback|Can't mount (?:proc|devpts|tmpfs)|pivot_root"
+    r"|Failed to (?:make|mount)|Operation not permitted|Permission denied"
+)
+
+
+def _sysctls() -> dict[str, str]:
+    """The settings of this machine that can forbid user namespaces, as far as it has them."""
+    found = {}
+    for name in _SYSCTLS:
+        path = Path("/proc/sys", *name.split("."))
+        if path.exists():
+            found[name] = path.read_text().strip()
+    return found
+
+
+def explain(said: str, sysctls: Mapping[str, str], system: System) -> Availability:
+    """Why a sandbox did not start, from what was `said` on standard error, and what would help."""
+    lines = dict(line.partition(": ")[::2] for line in said.splitlines())
+    if "staging" in lines:
+        return Availability(False, lines["staging"], lines.get("fix", ""))
+    last = said.strip().splitlines()[-1:] or ["it was silent"]
+    if "Unknown option" in said:
+        return Availability(
+            False, "bubblewrap is older than 0.8", "apt-get install --only-upgrade bubblewrap"
+        )
+    if _MAY_NOT.search(said):
+        for name, (forbids, allows) in _SYSCTLS.items():
+            if sysctls.get(name) == forbids:
+                reason = f"unprivileged users may not make namespaces here ({name}={forbids})"
+                return Availability(False, reason, f"sysctl -w {name}={allows}")
+        return Availability(
+            False,
+            f"the kernel does not let bubblewrap make a sandbox ({last[0]}); is this a container?",
+            "run kakoi outside of the container, or use docker",
+        )
+    by_hand = f"{system.bwrap} --unshare-all --ro-bind / / {os.fspath(system.python)} -V"
+    return Availability(False, f"bubblewrap failed: {last[0]}", by_hand)

@@ -1,0 +1,263 @@
+"""What bubblewrap is told: settings and a look at this machine → one argv.
+
+Inside there is a read-only system, a private /tmp and home, and the workspace at its own path.
+Nothing of the host's /etc is there but a list of harmless entries.
+"""
+
+import glob
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kakoi.errors import ConfigurationError
+from kakoi.process.stream import Launch
+from kakoi.sandbox.workspace import Seen, look_at, within
+
+HOME = "/home/agent"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Whom a sandbox of root's runs as. Not `nobody`: other programs share that one.
+UNPRIVILEGED = 65533
+STAGING = os.path.join(os.path.dirname(os.path.dirname(__file__)), "process", "staging.py")
+# bubblewrap itself mounts here first, so it exists and everybody may enter it.
+_PLACE = "/tmp"  # noqa: S108
+_OWN_PLACES = ("/proc", "/dev", "/tmp", "/var/tmp", "/run", "/etc/passwd", HOME)  # noqa: S108
+# Before the names of what is handed over in descriptors. No word of an argv can hold a NUL, so
+# nothing is taken for such a name by accident.
+_HANDED = "\0"
+_SPEC, _ARGS = f"{_HANDED}spec", f"{_HANDED}args"
+
+# Left out because people put tokens there: environment, gitconfig, npmrc, pip.conf, wgetrc,
+# maven/settings.xml, ssl/private. Left out because they tell hosts apart: hostname, machine-id.
+_ETC = """
+    alternatives ca-certificates.conf crypto-policies debian_version fedora-release fonts gai.conf
+    host.conf ImageMagick-* inputrc java java-* ld.so.cache locale.alias locale.conf localtime
+    lsb-release magic magic.mime manpath.config maven/logging/*.properties maven/m2.conf mime.types
+    netconfig networks nsswitch.conf os-release papersize perl/Net/*.cfg pki/ca-trust pki/java
+    pki/tls/cert.pem pki/tls/certs pki/tls/openssl.cnf protocols python3*/*.py python3/*_config R
+    redhat-release rpc services shells ssl/cert.pem ssl/certs ssl/openssl.cnf texmf timezone
+    xattr.conf xml/catalog
+""".split()
+_MAX_ETC_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is wanted. `read_only`: files and directories to see besides the system's."""
+
+    workspace: Seen
+    read_only: tuple[Seen, ...] = ()
+    network: Literal["none", "host"] = "none"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """What this machine has.
+
+    `links`: links to make, such as ("usr/bin", "/bin"). `folders`: what is bound read-only.
+    `files`: files of /etc and what is in them.
+    `python`: the interpreter for the runner; `python_home`: where it lives, if not in `folders`.
+    `uid`, `gid`: who we are.
+    """
+
+    bwrap: str
+    uid: int
+    gid: int
+    links: tuple[tuple[str, str], ...]
+    folders: tuple[str, ...]
+    files: Mapping[str, bytes]
+    python: str
+    python_home: Seen | None
+
+
+def look_at_system() -> System | None:
+    """What this machine has; None without bubblewrap."""
+    bwrap = shutil.which("bwrap", path=PATH)
+    if bwrap is None:
+        return None
+    top = [f"/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")]
+    etc = sorted(found for name in _ETC for found in glob.glob(f"/etc/{name}"))
+    # Links and copies where that will do: bubblewrap takes nearly a millisecond to bind something.
+    links = {path: target for path in [*top, *etc] if (target := _link_into_usr(path))}
+    folders = ["/usr", "/opt", *(path for path in [*top, *etc] if path not in links)]
+    python, python_home = _find_python()
+    return System(
+        bwrap=bwrap,
+        uid=os.geteuid(),
+        gid=os.getegid(),
+        links=tuple((target, path) for path, target in links.items()),
+        folders=tuple(path for path in folders if os.path.isdir(path)),
+        files={path: text for path in etc if path not in links and (text := _public_text(path))},
+        python=python,
+        python_home=python_home,
+    )
+
+
+def _link_into_usr(path: str) -> str:
+    """Where the link at `path` points, if that is inside /usr; empty otherwise."""
+    inside = os.path.islink(path) and os.path.realpath(path).startswith("/usr/")
+    return os.readlink(path) if inside else ""
+
+
+def _public_text(path: str) -> bytes:
+    """What is in the file at `path`, if everybody on this machine may read it."""
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            return file.read(_MAX_ETC_BYTES) if mode & stat.S_IROTH else b""
+    except OSError:
+        return b""
+
+
+def _find_python() -> tuple[str, Seen | None]:
+    """The system's own, if it can run the runner; otherwise ours and all that belongs to it."""
+    usual = "/usr/bin/python3"
+    real = os.path.realpath(usual)
+    version = re.fullmatch(r"/usr/(?:\S+/)?python3\.(\d+)", real)
+    if version and int(version[1]) >= 8 and os.access(real, os.X_OK):
+        return usual, None
+    home = look_at(sys.base_prefix, what="the home of Python")
+    return os.path.realpath(sys.executable), None if within(home.path, "/usr") else home
+
+
+def check_read_only(read_only: Sequence[Seen], workspace: Seen) -> None:
+    """Refuse what would cover the sandbox's own places, or make the workspace two things at once."""
+    for seen in read_only:
+        covered = [path for path in _OWN_PLACES if within(path, seen.path)]
+        if seen.path == workspace.path or covered:
+            what = covered[0] if covered else "the workspace"
+            raise ConfigurationError(
+                f"read_only names {seen.path!r}, which would cover {what} in the sandbox",
+                hint="name what is needed in it",
+            )
+
+
+def build_launch(settings: Settings, system: System, program: Sequence[str]) -> Launch:
+    """How to start `program` in a sandbox of its own, with the workspace as its directory.
+
+    The sandbox ends with the *thread* that starts it (`--die-with-parent` is a parent-death
+    signal, and the kernel means threads): start it from one that stays. Whoever started it closes
+    its input to end it earlier.
+    """
+    staged = system.uid == 0
+    uid, gid = runs_as(settings, system)
+    named = _named(settings, system)
+    files = {**system.files, **_own_files(uid, gid)}
+    argv = [
+        system.bwrap,
+        *("--args", _ARGS),
+        *_namespaces(settings.network),
+        *_system_mounts(system),
+        *_private_mounts(settings.network),
+        *_file_arguments(files),
+        *_named_mounts(settings, named, staged=staged),
+        # What bubblewrap builds the rest upon would be writable.
+        *("--remount-ro", "/dev", "--remount-ro", "/"),
+        *("--chdir", settings.workspace.path, "--", *program),
+    ]
+    handed = {
+        # Not as arguments: everybody on this machine can read those.
+        _ARGS: "".join(f"{word}\0" for word in _environment(settings.env)),
+    }
+    if staged:
+        argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *argv]
+        handed[_SPEC] = _spec(uid, gid, named, settings.workspace)
+    return Launch(
+        argv=argv,
+        env={"PATH": PATH, "LANG": "C.UTF-8"},
+        files={
+            **{name: os.fsencode(text) for name, text in handed.items()},
+            **{_HANDED + path: text for path, text in files.items()},
+        },
+    )
+
+
+def runs_as(settings: Settings, system: System) -> tuple[int, int]:
+    """Who commands are to the kernel: we ourselves, or for root the owner of the workspace.
+
+    Never root: what is root's own there is lent to an unprivileged user (process/staging.py).
+    """
+    if system.uid != 0:
+        return system.uid, system.gid
+    return settings.workspace.uid or UNPRIVILEGED, settings.workspace.gid or UNPRIVILEGED
+
+
+def _named(settings: Settings, system: System) -> list[Seen]:
+    """What is bound because somebody named it, the outer before the inner."""
+    python_home = [system.python_home] if system.python_home else []
+    named = {seen.path: seen for seen in [*python_home, *settings.read_only, settings.workspace]}
+    return [named[path] for path in sorted(named)]
+
+
+def _namespaces(network: str) -> list[str]:
+    return [
+        *("--unshare-user", "--disable-userns", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
+        *("--unshare-cgroup-try", *(["--unshare-net"] if network == "none" else [])),
+        # Its own session: a terminal of ours cannot be typed into (TIOCSTI).
+        *("--die-with-parent", "--new-session", "--hostname", "kakoi"),
+        # The program itself is process 1: nobody in there can kill, stop or trace it.
+        "--as-pid-1",
+    ]
+
+
+def _system_mounts(system: System) -> Iterator[str]:
+    yield from ("--dir", "/etc")
+    for path in system.folders:
+        yield from ("--ro-bind", path, path)
+    for target, path in system.links:
+        yield from ("--symlink", target, path)
+
+
+def _file_arguments(files: Iterable[str]) -> Iterator[str]:
+    for path in files:
+        yield from ("--perms", "0444", "--file", _HANDED + path, path)
+
+
+def _private_mounts(network: str) -> Iterator[str]:
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    # Open to everybody, as programs expect it; bubblewrap's own directories are not.
+    for path in ("/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
+        yield from ("--perms", "1777", "--tmpfs", path)
+    yield from ("--tmpfs", "/run", "--symlink", "../run", "/var/run", "--tmpfs", HOME)
+    if network == "host":
+        yield from ("--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf")
+
+
+def _named_mounts(settings: Settings, named: Sequence[Seen], *, staged: bool) -> Iterator[str]:
+    for number, seen in enumerate(named):
+        source = f"{_PLACE}/{number}" if staged else seen.path
+        yield from ("--bind" if seen == settings.workspace else "--ro-bind", source, seen.path)
+
+
+def _environment(env: Mapping[str, str]) -> Iterator[str]:
+    own = {"PATH": PATH, "HOME": HOME, "LANG": "C.UTF-8", "TERM": "xterm", "SHELL": "/bin/bash"}
+    own |= {"USER": "agent", "LOGNAME": "agent"}
+    yield "--clearenv"
+    for name, value in {**own, **env}.items():
+        yield from ("--setenv", name, value)
+
+
+def _own_files(uid: int, gid: int) -> dict[str, bytes]:
+    # The first line with a number counts, should we be one of the others.
+    passwd = f"""agent:x:{uid}:{gid}:agent:{HOME}:/bin/bash
+root:x:0:0:root:/root:/usr/sbin/nologin
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+"""
+    group = f"agent:x:{gid}:\nroot:x:0:\nnogroup:x:65534:\n"
+    hosts = "127.0.0.1 localhost kakoi\n::1 localhost kakoi\n"
+    texts = {"/etc/passwd": passwd, "/etc/group": group, "/etc/hosts": hosts}
+    return {path: text.encode("ascii") for path, text in texts.items()}
+
+
+def _spec(uid: int, gid: int, named: Sequence[Seen], workspace: Seen) -> str:
+    """What staging.py is to do; it says there what the fields mean."""
+    fields = [str(uid), str(gid), _PLACE]
+    for number, seen in enumerate(named):
+        known = f"{seen.device} {seen.inode} {seen.uid} {seen.gid}"
+        fields += [seen.path, known, str(number), "write" if seen == workspace else "read"]
+    return "\0".join(fields)

@@ -1,0 +1,332 @@
+"""Settings of a container → the arguments of `docker` (or `podman`). Pure: nothing is run here."""
+
+import csv
+import io
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from kakoi.errors import ConfigurationError
+from kakoi.redact import is_secret_name
+from kakoi.runner.commands import MIB, new_id
+from kakoi.runner.shells import changes_the_shell
+from kakoi.sandbox.adapter import GIB, Limits, Network
+from kakoi.sandbox.workspace import Seen
+
+Program = Literal["docker", "podman"]
+Lifetime = Literal["command", "sandbox"]
+
+# A user that no system has: nobody's files, limits or keys on the host are shared with it.
+OUR_ID = 65533
+_OURS = f"{OUR_ID}:{OUR_ID}"
+# The process that keeps a container open has another user: commands can't kill it.
+WAITER = "65530:65530"
+HOME = "/home/agent"
+_FOREVER = "2147483647"
+
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
+_USER = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerSettings:
+    """What containers are like. Wrong values raise ConfigurationError here, not later.
+
+    `network`: None leaves the choice to the engine, whose own default is a bridge.
+    `timeout_s`: how long a command may take that names no time itself.
+    `workspace`: a directory of this machine that is seen inside at `inside`; without it there is
+        an empty directory. `inside` is where commands start.
+    `env`: variables of every command. The engine shows them to whoever may ask it: what is secret
+        goes with a command (`Command.env`).
+    `user`: `uid`, `uid:gid` or a name in the image, never root. None: who owns the workspace, else
+        the user of the image, else nobody in particular.
+    `directories`: more directories inside that the user may write to.
+    """
+
+    image: str = "node:20-alpine"
+    network: Network | None = "none"
+    timeout_s: float = 300.0
+    limits: Limits = field(default_factory=Limits)
+    workspace: str | None = None
+    inside: str = "/workspace"
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    directories: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not _IMAGE.fullmatch(self.image):
+            raise ConfigurationError(f"image is {self.image!r}; it must be the name of an image")
+        if self.network not in ("none", "bridge", "host", None):
+            raise ConfigurationError(
+                f"network is {self.network!r}; it must be `none`, `bridge` or `host`"
+            )
+        if not self.timeout_s > 0:
+            raise ConfigurationError(f"timeout_s is {self.timeout_s}; it must be above zero")
+        for path in (self.inside, *self.directories):
+            _check_inside(path)
+            # In the short form of a mount, which is all there is for these.
+            if re.search(r"[:,]", path) and (self.workspace is None or path != self.inside):
+                raise ConfigurationError(
+                    f"a directory inside is `{path}`; it can't hold `:` or `,`"
+                )
+        if self.user is not None:
+            check_user(self.user)
+        _check_env(self.env)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tag:
+    """How a container is found again: by its labels, and by its name if that was given.
+
+    `owner`: whose it is; only the owner's kakoi attaches to it or sweeps it.
+    `max_age_s`: after that it may be swept, whoever made it.
+    """
+
+    owner: str = ""
+    task: str = ""
+    name: str = ""
+    max_age_s: float = 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        if self.name and not _NAME.fullmatch(self.name):
+            raise ConfigurationError(f"name is {self.name!r}; the engine takes letters and digits")
+        for name in ("owner", "task"):
+            if _CONTROL.search(getattr(self, name)):
+                raise ConfigurationError(f"{name} holds a control character")
+
+    def labels(self, *, now_s: float | None) -> dict[str, str]:
+        """The labels of a container that is made now; without a clock it has no dates."""
+        labels = {"kakoi.owner": self.owner, "kakoi.task": self.task}
+        if now_s is not None:
+            labels["kakoi.created"] = _moment(now_s)
+            labels["kakoi.expires"] = _moment(now_s + self.max_age_s)
+        return labels
+
+
+def new_name() -> str:
+    """A container's name that nobody can guess."""
+    return f"kakoi-{new_id()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One container, decided in every detail.
+
+    `uid`, `gid`: the numbers of `user`, which may be a name that only the image knows.
+    `source`: what is mounted at `settings.inside`: the workspace, or a view of it. `lent`: what
+        there has to be a view of.
+    `own_home`: the user is not the image's, so the image has no home for it.
+    `cpus`: the machine's; an engine refuses a limit above that.
+    """
+
+    settings: DockerSettings
+    name: str
+    labels: Mapping[str, str]
+    user: str
+    uid: int
+    gid: int
+    source: str | None = None
+    lent: Seen | None = None
+    own_home: bool = True
+    cpus: float | None = None
+    program: Program = "docker"
+    rootless: bool = False
+
+    @property
+    def view_of(self) -> str:
+        """The path of what is lent; empty if nothing is."""
+        return "" if self.lent is None else self.lent.path
+
+    @property
+    def directories(self) -> list[str]:
+        """What has to be made inside, parents first."""
+        made = [HOME] if self.own_home else []
+        if self.source is None:
+            made.append(self.settings.inside)
+        return [*made, *(each for each in self.settings.directories if each not in made)]
+
+
+def run_args(plan: Plan, argv: Sequence[str]) -> list[str]:
+    """`run`: a container for `argv`, attached to it, and gone with it."""
+    # In memory, since nothing could put a directory with the right owner there before the start.
+    # A parent must be mounted before its child.
+    scratch = [word for path in sorted(plan.directories) for word in _in_memory(plan, path)]
+    start = ["run", "--rm", "-i", *_common(plan), *scratch, "--user", plan.user]
+    return [*start, "--entrypoint", argv[0], plan.settings.image, *argv[1:]]
+
+
+def _in_memory(plan: Plan, path: str) -> list[str]:
+    # Podman knows no owner here; and runc prefers the mode of a directory that is in the image.
+    owned = "mode=1777" if plan.program == "podman" else f"uid={plan.uid},gid={plan.gid},mode=0755"
+    return ["--tmpfs", f"{path}:rw,exec,nosuid,nodev,{owned}"]
+
+
+def create_args(plan: Plan) -> list[str]:
+    """`create`: a container that only waits; commands come in by `exec`."""
+    start = ["create", *_common(plan), "--user", WAITER]
+    return [*start, "--entrypoint", "sleep", plan.settings.image, _FOREVER]
+
+
+def exec_args(name: str, user: str, argv: Sequence[str]) -> list[str]:
+    """`exec`: `argv` in a container that runs."""
+    return ["exec", "-i", "--user", user, name, *argv]
+
+
+def _common(plan: Plan) -> list[str]:
+    settings = plan.settings
+    env = {"HOME": HOME, **settings.env} if plan.own_home else dict(settings.env)
+    return [
+        *("--name", plan.name),
+        *("--pull", "never"),
+        "--init",
+        "--no-healthcheck",
+        *("--security-opt", "no-new-privileges"),
+        *("--cap-drop", "ALL"),
+        # The runner talks on stdout: the engine must not keep a copy of that on disk.
+        *("--log-driver", "none"),
+        *_limits(settings.limits, plan.cpus),
+        *(("--network", settings.network) if settings.network else ()),
+        *(("--userns", "keep-id") if plan.rootless and plan.source else ()),
+        *(mount_args(plan.source, settings.inside, plan.program) if plan.source else ()),
+        # A workspace may be seen at its own path, and in an image nobody else gets past this one.
+        *(_in_memory(plan, "/root") if _within_root(settings) else ()),
+        *("-w", settings.inside),
+        *_pairs("-e", env),
+        # Each of them, always: an image has labels as well, and containers inherit them.
+        *_pairs("--label", {**plan.labels, "kakoi.user": plan.user, "kakoi.view": plan.view_of}),
+    ]
+
+
+def _within_root(settings: DockerSettings) -> bool:
+    return any(path.startswith("/root/") for path in (settings.inside, *settings.directories))
+
+
+def _limits(limits: Limits, cpus: float | None) -> list[str]:
+    words = []
+    if limits.processes is not None:
+        words += ["--pids-limit", str(limits.processes)]
+    if limits.memory_bytes is not None:
+        size = _size(limits.memory_bytes)
+        words += ["--memory", size, "--memory-swap", size]
+    if limits.cpus is not None:
+        words += ["--cpus", f"{min(limits.cpus, cpus or limits.cpus):g}"]
+    return words
+
+
+def mount_args(source: str, target: str, program: Program) -> list[str]:
+    """A bind mount; a colon in the path needs the long form."""
+    _check_path("the workspace", source)
+    if ":" not in source + target:
+        return ["-v", f"{source}:{target}"]
+    if program == "podman" and re.search(r'[,"]', source + target):
+        raise ConfigurationError(
+            f"podman cannot mount `{source}`: there is a colon and a comma or quote in the path",
+            hint="rename the directory",
+        )
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(
+        ["type=bind", f"source={source}", f"target={target}"]
+    )
+    return ["--mount", text.getvalue()]
+
+
+def is_root(user: str) -> bool:
+    """Does an image's or a setting's user (`name`, `uid`, `uid:gid`) mean root? Empty does."""
+    name = user.partition(":")[0]
+    return name in ("", "root") or (name.isdigit() and int(name) == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """As whom commands run; `lend`: root's workspace must be shown as that user's own."""
+
+    user: str
+    own_home: bool = True
+    lend: bool = False
+
+
+def choose_user(
+    wanted: str | None,
+    *,
+    image_user: str,
+    workspace: Seen | None,
+    caller: tuple[int, int],
+) -> Choice:
+    """Never root. In a workspace whoever owns its files, so that they stay theirs.
+
+    A caller who is not root sees in the container exactly what they may do outside.
+    """
+    if wanted is not None and wanted.isdigit():
+        wanted = f"{wanted}:{wanted}"  # The engine would choose root's group.
+    if workspace is None:
+        user = wanted or ("" if is_root(image_user) else image_user)
+        return Choice(user, own_home=False) if user == image_user != "" else Choice(user or _OURS)
+    if caller[0]:
+        return Choice(wanted or f"{caller[0]}:{caller[1]}")
+    lend = 0 in (workspace.uid, workspace.gid)
+    if lend and wanted is not None and not re.fullmatch(r"\d+:\d+", wanted):
+        raise ConfigurationError(
+            f"user is {wanted!r}; to lend root's workspace to it, its numbers must be known",
+            hint="give it as `uid:gid`",
+        )
+    owner = f"{workspace.uid or OUR_ID}:{workspace.gid or OUR_ID}"
+    return Choice(wanted or owner, lend=lend)
+
+
+def check_user(user: str) -> None:
+    """Refuse what is no user, and root."""
+    if not _USER.fullmatch(user):
+        raise ConfigurationError(f"user is {user!r}; it must be `uid`, `uid:gid` or a name")
+    if is_root(user):
+        raise ConfigurationError(
+            f"user is {user!r}; commands never run as root",
+            hint="leave it out, or name another user",
+        )
+
+
+def _check_inside(path: str) -> None:
+    _check_path("a directory inside", path)
+    if path == "/" or f"{path}/".startswith(("/dev/", "/proc/", "/sys/")):
+        raise ConfigurationError(f"`{path}` inside belongs to the container itself")
+
+
+def _check_path(what: str, path: str) -> None:
+    if not path.startswith("/") or posixpath.normpath(path) != path or path.startswith("//"):
+        raise ConfigurationError(f"{what} is {path!r}; it must be a full path, without `..`")
+    if _CONTROL.search(path):
+        raise ConfigurationError(f"{what} is {path!r}; it holds a control character")
+
+
+def _check_env(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        if not name or "=" in name or _CONTROL.search(name) or "\0" in value:
+            raise ConfigurationError(f"env holds {name!r}; it must map names to text")
+        if changes_the_shell(name):
+            raise ConfigurationError(
+                f"env sets {name}, which would change what the shell does with a command"
+            )
+        if is_secret_name(name):
+            raise ConfigurationError(
+                f"env sets {name}, and the engine would show its value to whoever asks",
+                hint="give it to the command that needs it: it then goes over the channel",
+            )
+
+
+def _pairs(flag: str, pairs: Mapping[str, str]) -> list[str]:
+    return [word for name, value in pairs.items() for word in (flag, f"{name}={value}")]
+
+
+def _size(size_bytes: int) -> str:
+    for unit, letter in ((GIB, "g"), (MIB, "m")):
+        if size_bytes % unit == 0:
+            return f"{size_bytes // unit}{letter}"
+    return f"{size_bytes}b"
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

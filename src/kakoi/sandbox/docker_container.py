@@ -1,0 +1,214 @@
+"""Containers that wait for commands: how they are made, found, made good again and removed."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from kakoi.errors import SandboxError
+from kakoi.sandbox.docker_advice import is_conflict
+from kakoi.sandbox.docker_cli import (
+    DockerSettings,
+    Plan,
+    Tag,
+    choose_user,
+    create_args,
+    exec_args,
+    is_root,
+    new_name,
+)
+from kakoi.sandbox.docker_engine import Engine, Facts, State
+from kakoi.sandbox.views import lent, view_path
+from kakoi.sandbox.workspace import look_at_workspace
+
+_T = TypeVar("_T")
+# The socket on which a runner waits for later clients (runner/lingering.py).
+_HAS_RUNNER = "grep -q '/[.]kakoi-[0-9]*/runner$' /proc/net/unix"
+_RUNNER_WAITS = 10
+# In one step for all of the user's processes but the shell itself, and for nobody else's: a command
+# can't become another user. It says so if there are none.
+_KILL = "kill -9 -1 2>/dev/null; exit 0"
+_KILL_S = 15.0
+
+
+async def finish(work: Awaitable[_T]) -> _T:
+    """Await `work` to its end, even if we are cancelled meanwhile; that is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
+
+
+def default_owner() -> str:
+    """Who we are to an engine that others use, too: this user on this machine, at any boot."""
+    try:
+        machine = Path("/etc/machine-id").read_bytes().strip()
+    except OSError:
+        machine = b""
+    digest = hashlib.sha256(b"kakoi " + machine).hexdigest()[:12]
+    return f"uid-{os.getuid()}@{digest if machine else 'unknown'}"
+
+
+async def plan_container(
+    engine: Engine, settings: DockerSettings, tag: Tag, *, now_s: float | None
+) -> Plan:
+    """Decide on everything: gets the image, looks at the engine and at the workspace."""
+    image = await engine.get_image(settings.image)
+    facts = await engine.facts()
+    workspace = None if settings.workspace is None else look_at_workspace(settings.workspace)
+    if workspace is not None:
+        _check_reach(facts, engine)
+    choice = choose_user(
+        settings.user,
+        image_user=image.user,
+        workspace=workspace,
+        caller=(os.getuid(), os.getgid()),
+    )
+    uid, gid = await engine.numbers_of(choice.user, image)
+    name = tag.name or new_name()
+    source = None if workspace is None else workspace.path
+    return Plan(
+        settings=settings,
+        name=name,
+        labels=tag.labels(now_s=now_s),
+        user=choice.user,
+        uid=uid,
+        gid=gid,
+        source=view_path(name) if choice.lend else source,
+        lent=workspace if choice.lend else None,
+        own_home=choice.own_home,
+        cpus=facts.cpus,
+        program=engine.program,
+        rootless=facts.rootless,
+    )
+
+
+def _check_reach(facts: Facts, engine: Engine) -> None:
+    """A workspace must belong to the same user inside and outside."""
+    if facts.remapped or (facts.rootless and engine.program == "docker"):
+        kind = "runs rootless" if facts.rootless else "gives users other numbers (userns-remap)"
+        raise SandboxError(
+            f"the docker engine {kind}: no user but root could write to the workspace, and "
+            "commands never run as root",
+            hint="use rootless podman, which can map users; or an engine without the mapping; "
+            "or no workspace",
+        )
+
+
+@contextlib.asynccontextmanager
+async def mountable(plan: Plan) -> AsyncIterator[None]:
+    """While this holds, a container of the plan can be started."""
+    if plan.lent is None:
+        yield
+        return
+    async with lent(plan.lent, name=plan.name, uid=plan.uid, gid=plan.gid):
+        yield
+
+
+class Container:
+    """A container that only waits. Its commands have a user of their own."""
+
+    def __init__(self, engine: Engine, name: str, user: str, *, view_of: str = "") -> None:
+        self.name = name
+        self.user = user
+        self._engine = engine
+        self._view_of = view_of
+
+    @classmethod
+    async def make(cls, engine: Engine, plan: Plan) -> "Container":
+        """Create and start it. If that fails, nothing is left of it."""
+        container = cls(engine, plan.name, plan.user, view_of=plan.view_of)
+        # From the beginning: an engine makes a directory of its own where it finds none.
+        async with mountable(plan):
+            try:
+                await engine.must(create_args(plan), doing="creating a container", about=plan.name)
+                if plan.directories:
+                    await engine.make_directories(
+                        plan.name, plan.directories, uid=plan.uid, gid=plan.gid
+                    )
+                await engine.must(
+                    ["start", plan.name], doing="starting a container", about=plan.name
+                )
+            except BaseException as error:
+                if not is_conflict(error):
+                    with contextlib.suppress(SandboxError):
+                        await finish(container.remove())
+                raise
+        return container
+
+    @classmethod
+    async def find(cls, engine: Engine, name: str, *, owner: str) -> "Container":
+        """A container that was made before, by whoever; SandboxError if it is not the owner's."""
+        state = await engine.state(name)
+        labels = state.labels or {}
+        if state.status == "gone":
+            raise SandboxError(
+                f"there is no container `{name}`", hint=f"{engine.program} ps -a lists them"
+            )
+        if labels.get("kakoi.owner") != owner or is_root(labels.get("kakoi.user", "")):
+            raise SandboxError(
+                f"the container `{name}` is not one of ours",
+                details={"owner": labels.get("kakoi.owner", "")},
+                hint="attach only to a container that this user's kakoi made and kept",
+            )
+        return cls(engine, name, labels["kakoi.user"], view_of=labels.get("kakoi.view", ""))
+
+    def exec_args(self, argv: Sequence[str]) -> list[str]:
+        """The arguments of the engine that run `argv` inside, as the user of commands."""
+        return exec_args(self.name, self.user, argv)
+
+    async def state(self) -> State:
+        """What it is doing."""
+        return await self._engine.state(self.name)
+
+    async def check(self) -> None:
+        """SandboxError if it does not run any more; the state is named."""
+        state = await self.state()
+        if state.running:
+            return
+        raise SandboxError(
+            f"the container `{self.name}` does not run any more: {state}",
+            details={"container": self.name, "state": state.status, "exit_code": state.exit_code},
+            hint="its files are gone; make a new sandbox"
+            if state.status == "gone"
+            else f"{self._engine.program} start {self.name} brings it back with its files; "
+            "cleanup removes it",
+        )
+
+    async def end_everything(self, *, unless_runner: bool) -> bool:
+        """End every process of its commands, for certain, and give True.
+
+        `unless_runner`: not if a runner waits in there for a new client; that gives False.
+        """
+        script = f"{_HAS_RUNNER} && exit {_RUNNER_WAITS}; {_KILL}" if unless_runner else _KILL
+        args = self.exec_args(["sh", "-c", script])
+        result = await self._engine.call(args, doing="ending what is left", timeout_s=_KILL_S)
+        if result.exit_code == _RUNNER_WAITS:
+            return False
+        if result.exit_code != 0:  # There may be no room for one more process.
+            await self.restart()
+        return True
+
+    async def restart(self) -> None:
+        """End everything in it, for certain; its files stay."""
+        args = ["restart", "-t", "0", self.name]
+        async with contextlib.AsyncExitStack() as stack:
+            if self._view_of:
+                uid, gid = (int(number) for number in self.user.split(":"))
+                seen = look_at_workspace(self._view_of)
+                await stack.enter_async_context(lent(seen, name=self.name, uid=uid, gid=gid))
+            await self._engine.must(args, doing="restarting a container", about=self.name)
+
+    async def remove(self) -> None:
+        """Take it away; SandboxError if it stays."""
+        await self._engine.remove(self.name)

@@ -1,0 +1,320 @@
+"""The container engine, by its command line: one short call at a time, each with a time limit.
+
+Commands of an agent never come this way; they go over a channel.
+"""
+
+import asyncio
+import io
+import json
+import logging
+import re
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kakoi.errors import (
+    EnvironmentUnavailableError,
+    ExecutionError,
+    ExecutionTimeoutError,
+    ImagePullError,
+    SandboxError,
+)
+from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
+from kakoi.sandbox.docker_advice import explain, not_pulled
+from kakoi.sandbox.docker_cli import Program
+
+_CALL_S = 60.0
+_PULL_S = 1800.0
+_TRIES = 3
+_PAUSE_S = 0.3
+_OLDEST = (20, 10)
+_FACTS = {
+    "docker": "{{.NCPU}} {{json .SecurityOptions}}",
+    "podman": "{{.Host.CPUs}} {{if .Host.Security.Rootless}}rootless{{end}}",
+}
+_GONE = re.compile(r"no such container|no container with name|no such object", re.IGNORECASE)
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an engine says about itself. `remapped`: uids inside are others outside."""
+
+    cpus: float | None = None
+    rootless: bool = False
+    remapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that is here. `user` is the one it was made for; empty is root."""
+
+    id: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a container is doing, in the engine's words."""
+
+    status: str
+    exit_code: int = 0
+    out_of_memory: bool = False
+    labels: Mapping[str, str] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Can commands run in it?"""
+        return self.status == "running"
+
+    def __str__(self) -> str:
+        if self.status != "exited":
+            return self.status
+        memory = ", out of memory" if self.out_of_memory else ""
+        return f"exited with status {self.exit_code}{memory}"
+
+
+class Engine:
+    """`docker` or `podman`. Every failure is a SandboxError that says what to do."""
+
+    def __init__(
+        self, executor: ProcessExecutor, *, program: Program, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.program = program
+        self._executor = executor
+        self._env = dict(env or {})
+        self._facts: Facts | None = None
+        self._users: dict[tuple[str, str], tuple[int, int]] = {}
+
+    async def call(
+        self,
+        args: Sequence[str],
+        *,
+        doing: str,
+        stdin: bytes | None = None,
+        timeout_s: float = _CALL_S,
+    ) -> ProcessResult:
+        """Run `docker args`; whatever its exit status is."""
+        options = SpawnOptions(env=self._env, stdin=stdin, timeout=timeout_s * 1000)
+        try:
+            return await self._executor.spawn(self.program, args, options)
+        except ExecutionTimeoutError as error:
+            raise SandboxError(
+                f"{self.program} was not done with {doing} after {timeout_s:g} s",
+                details={"program": self.program, "doing": doing},
+                hint=f"does `{self.program} info` answer? If not, restart the engine",
+            ) from error
+        except ExecutionError as error:
+            raise EnvironmentUnavailableError(
+                f"{self.program} cannot be started: {error}",
+                details={"environmentType": self.program},
+                hint=f"install {self.program}: sudo apt-get install "
+                + ("docker.io" if self.program == "docker" else self.program),
+            ) from error
+
+    async def must(
+        self, args: Sequence[str], *, doing: str, about: str = "", stdin: bytes | None = None
+    ) -> str:
+        """Run `docker args` and give its output; a failure is explained."""
+        result = await self.call(args, doing=doing, stdin=stdin)
+        if result.exit_code != 0:
+            raise explain(result.stderr, program=self.program, doing=doing, about=about)
+        return result.stdout
+
+    # --- The engine itself -------------------------------------------------------------------
+
+    async def version(self) -> str:
+        """The version of the engine that answers; one that is too old is an error."""
+        format_ = "{{.Server.Version}}" if self.program == "docker" else "{{.Client.Version}}"
+        text = (
+            await self.must(["version", "--format", format_], doing="saying its version")
+        ).strip()
+        numbers = re.match(r"(\d+)\.(\d+)", text)
+        if self.program == "docker" and numbers and tuple(map(int, numbers.groups())) < _OLDEST:
+            raise EnvironmentUnavailableError(
+                f"the docker engine is version {text}; it must be 20.10 or newer",
+                details={"environmentType": self.program},
+                hint="install a newer engine: https://docs.docker.com/engine/install/",
+            )
+        return text
+
+    async def facts(self) -> Facts:
+        """What the engine can do; asked once."""
+        if self._facts is None:
+            args = ["info", "--format", _FACTS[self.program]]
+            cpus, _, rest = (
+                (await self.must(args, doing="describing itself")).strip().partition(" ")
+            )
+            self._facts = Facts(
+                cpus=float(cpus) if cpus.isdigit() and int(cpus) else None,
+                rootless="rootless" in rest,
+                remapped="name=userns" in rest,
+            )
+        return self._facts
+
+    # --- Images ------------------------------------------------------------------------------
+
+    async def find_image(self, image: str) -> Image | None:
+        """The image, if it is here."""
+        args = ["image", "inspect", "--format", "{{.Id}} {{.Config.User}}", image]
+        result = await self.call(args, doing="looking for the image")
+        if result.exit_code == 0:
+            identity, _, user = result.stdout.strip().partition(" ")
+            return Image(identity, user.strip())
+        error = explain(
+            result.stderr, program=self.program, doing="looking for the image", about=image
+        )
+        if isinstance(error, ImagePullError):
+            return None
+        raise error
+
+    async def get_image(self, image: str) -> Image:
+        """The image; pulled, if it is not here."""
+        found = await self.find_image(image)
+        if found is None:
+            result = await self.call(
+                ["pull", "--quiet", image], doing="pulling the image", timeout_s=_PULL_S
+            )
+            if result.exit_code != 0:
+                error = not_pulled(image, result.stderr, program=self.program)
+                _LOG.error("%s", error)
+                raise error
+            found = await self.find_image(image)
+        if found is None:
+            raise not_pulled(image, "it was pulled and is not there", program=self.program)
+        return found
+
+    # --- Containers --------------------------------------------------------------------------
+
+    async def state(self, name: str) -> State:
+        """What became of a container; `gone` if there is none of that name."""
+        args = ["container", "inspect", "--format", "{{json .State}} {{json .Config.Labels}}", name]
+        result = await self.call(args, doing="looking at a container")
+        if result.exit_code != 0:
+            if _GONE.search(result.stderr):
+                return State("gone")
+            raise explain(
+                result.stderr, program=self.program, doing="looking at a container", about=name
+            )
+        return parse_state(result.stdout)
+
+    async def host_config(self, name: str) -> str:
+        """The engine's own account of a container's limits, as JSON."""
+        args = ["container", "inspect", "--format", "{{json .HostConfig}}", name]
+        return await self.must(args, doing="looking at a container", about=name)
+
+    async def make_directories(
+        self, name: str, paths: Sequence[str], *, uid: int, gid: int
+    ) -> None:
+        """Put empty directories of that owner into a container, running or not."""
+        archive = directories_archive(paths, uid=uid, gid=gid)
+        await self.must(["cp", "-", f"{name}:/"], doing="making directories", stdin=archive)
+
+    async def numbers_of(self, user: str, image: Image) -> tuple[int, int]:
+        """The uid and gid of a user, which may be a name that only the image knows. Never root."""
+        uid, _, gid = user.partition(":")
+        if uid.isdigit() and gid.isdigit():
+            return int(uid), int(gid)
+        if (image.id, user) not in self._users:
+            found = find_user(await self._read_users(image), user)
+            if found is None or found[0] == 0:
+                raise SandboxError(
+                    f"the image's user `{user}` "
+                    + ("is root" if found else "is not in its /etc/passwd"),
+                    hint="give `user` as `uid:gid`",
+                )
+            self._users[image.id, user] = found
+        return self._users[image.id, user]
+
+    async def _read_users(self, image: Image) -> str:
+        """The file of users in an image; empty if there is none."""
+        # Never started: only a container lets us look into an image.
+        args = ["create", "--pull", "never", "--network", "none", "--entrypoint", "sh", image.id]
+        doing = "reading the users of an image"
+        name = (await self.must(args, doing=doing, about=image.id)).strip()
+        try:
+            result = await self.call(["cp", f"{name}:/etc/passwd", "-"], doing=doing)
+        finally:
+            await self.remove(name)
+        # A tar file with one member: a head of 512 bytes, then the text, then zeros.
+        return result.stdout[512:].partition("\0")[0] if result.exit_code == 0 else ""
+
+    async def ran_out_of_memory(self, name: str) -> bool:
+        """Did the kernel kill something in a container that is gone by now?"""
+        args = ["events", "--since", "1h", "--until", "0s", "--filter", f"container={name}"]
+        args += ["--filter", "event=oom", "--format", "{{.Action}}"]
+        if self.program == "podman":
+            return False  # It has no such event.
+        try:
+            return "oom" in (await self.call(args, doing="looking for its events")).stdout
+        except SandboxError:
+            return False
+
+    async def remove(self, name: str) -> None:
+        """Take a container and its own volumes away. It is gone when this returns."""
+        error: SandboxError | None = None
+        for attempt in range(_TRIES):
+            if attempt:
+                await asyncio.sleep(_PAUSE_S * attempt)
+            try:
+                result = await self.call(["rm", "-f", "-v", name], doing="removing a container")
+            except SandboxError as failure:
+                error = failure
+                continue
+            if result.exit_code == 0 or _GONE.search(result.stderr):
+                return
+            if "already in progress" in result.stderr and await self._is_gone_soon(name):
+                return
+            error = explain(
+                result.stderr, program=self.program, doing="removing a container", about=name
+            )
+        raise error or SandboxError(f"the container `{name}` could not be removed")
+
+    async def _is_gone_soon(self, name: str) -> bool:
+        for _ in range(20):
+            if (await self.state(name)).status == "gone":
+                return True
+            await asyncio.sleep(_PAUSE_S)
+        return False
+
+
+def parse_state(text: str) -> State:
+    """`{{json .State}} {{json .Config.Labels}}` as a value."""
+    try:
+        state, end = json.JSONDecoder().raw_decode(text)
+        labels = json.loads(text[end:])
+        return State(
+            status=str(state["Status"]),
+            exit_code=int(state.get("ExitCode") or 0),
+            out_of_memory=bool(state.get("OOMKilled")),
+            labels={str(name): str(value) for name, value in (labels or {}).items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SandboxError(
+            "the engine's description of a container can't be read", details={"text": text[:500]}
+        ) from error
+
+
+def directories_archive(paths: Sequence[str], *, uid: int, gid: int) -> bytes:
+    """A tar file of empty directories, parents first."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for path in sorted(paths):
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            entry.uid, entry.gid = uid, gid
+            archive.addfile(entry)
+    return data.getvalue()
+
+
+def find_user(users: str, user: str) -> tuple[int, int] | None:
+    """The numbers of `name`, `uid` or either with `:gid`, by the text of a file of users."""
+    name, _, group = user.partition(":")
+    for line in users.splitlines():
+        fields = line.split(":")
+        if len(fields) > 3 and name in fields[:1] + fields[2:3] and fields[2].isdigit():
+            gid = group if group.isdigit() else fields[3]
+            return (int(fields[2]), int(gid)) if gid.isdigit() else None
+    if name.isdigit():
+        return int(name), int(group) if group.isdigit() else 0
+    return None

@@ -1,0 +1,46 @@
+"""kakoi in a workspace of its own, on each sandbox that this machine has."""
+
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.doors.terminals import Door
+
+
+@cache
+def has_bubblewrap() -> bool:
+    """Tried with the plainest of sandboxes; without kakoi, which is under test."""
+    bwrap = shutil.which("bwrap")
+    argv = [bwrap or "", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    return bwrap is not None and subprocess.run(argv, capture_output=True).returncode == 0
+
+
+def need_bubblewrap() -> None:
+    if not has_bubblewrap():
+        required = "bubblewrap" in os.environ.get("KAKOI_REQUIRE", "").split(",")
+        (pytest.fail if required else pytest.skip)("there is no bubblewrap that works")
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Door:
+    """On the host: quick, and the same in everything that is not about confinement."""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    return Door(workspace, tmp_path / "audit.jsonl", {"KAKOI_SANDBOX": "host"})
+
+
+@pytest.fixture(params=["host", "bubblewrap"])
+def any_door(request: pytest.FixtureRequest, door: Door) -> Door:
+    if request.param == "bubblewrap":
+        need_bubblewrap()
+    return Door(door.workspace, door.log, {"KAKOI_SANDBOX": request.param})
+
+
+@pytest.fixture
+def confined_door(door: Door) -> Door:
+    need_bubblewrap()
+    return Door(door.workspace, door.log, {"KAKOI_SANDBOX": "bubblewrap"})

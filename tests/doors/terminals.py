@@ -1,0 +1,165 @@
+"""`kakoi` in a process of its own: on pipes, on a real terminal, and what of it is alive."""
+
+import contextlib
+import fcntl
+import os
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 120
+KAKOI = [sys.executable, "-m", "kakoi"]
+# The program that is started becomes the master of the terminal on its standard input.
+_ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@dataclass(frozen=True)
+class Door:
+    """kakoi in one workspace, with a log of its own."""
+
+    workspace: Path
+    log: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        ours = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        return {**ours, "KAKOI_AUDIT_FILE": str(self.log), "TERM": "vt100", **self.env}
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", **options: Any) -> tuple[int, str, str]:
+        """Exit status, standard output and standard error."""
+        done = subprocess.run(
+            [*KAKOI, *arguments],
+            **{"input": stdin, "cwd": self.workspace, "env": self.environ, **options},
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        return done.returncode, done.stdout.decode("latin-1"), done.stderr.decode()
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        place = {"cwd": self.workspace, "env": self.environ, "bufsize": 0}
+        return subprocess.Popen([*KAKOI, *arguments], **{**pipes, **place, **options})
+
+    def records(self) -> list[str]:
+        """The events in the log, in order."""
+        import json
+
+        if not self.log.exists():
+            return []
+        return [json.loads(line)["event"] for line in self.log.read_text().splitlines()]
+
+
+class Terminal:
+    """A terminal with a program on it. The test holds the other side: keys, screen and size."""
+
+    def __init__(self, door: Door, *arguments: str, rows: int = 24, columns: int = 80) -> None:
+        self._keys, self._line = os.openpty()
+        self.resize(rows, columns)
+        self.before = self.settings()
+        self.screen = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _ON_TERMINAL, *KAKOI, *arguments],
+            stdin=self._line,
+            stdout=self._line,
+            stderr=self._line,
+            cwd=door.workspace,
+            env=door.environ,
+            start_new_session=True,
+        )
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._keys, keys)
+
+    def resize(self, rows: int, columns: int) -> None:
+        size = struct.pack("HHHH", rows, columns, 0, 0)
+        fcntl.ioctl(self._keys, termios.TIOCSWINSZ, size)
+
+    def settings(self) -> list[Any]:
+        return termios.tcgetattr(self._line)
+
+    @property
+    def is_raw(self) -> bool:
+        return not self.settings()[3] & (termios.ICANON | termios.ECHO | termios.ISIG)
+
+    def until(self, text: bytes) -> bytes:
+        """Read on until `text` is on the screen; returns all that came with it."""
+        give_up = time.monotonic() + PATIENCE_S
+        seen = b""
+        while text not in seen:
+            assert time.monotonic() < give_up, f"{text!r} is not in {seen!r}"
+            assert self.process.poll() is None or self._has_more(), f"{text!r} not in {seen!r}"
+            if self._has_more(0.2):
+                seen += self._read()
+        return seen
+
+    def wait(self) -> int:
+        """The program's exit status; what it still writes is read meanwhile."""
+        give_up = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None or self._has_more():
+            assert time.monotonic() < give_up, self.screen
+            if self._has_more(0.05):
+                self._read()
+        return self.process.returncode
+
+    def _has_more(self, wait_s: float = 0) -> bool:
+        return bool(select.select([self._keys], [], [], wait_s)[0])
+
+    def _read(self) -> bytes:
+        data = os.read(self._keys, 65536)
+        self.screen += data
+        return data
+
+    def hang_up(self) -> None:
+        """The terminal is gone, as if its window had been closed."""
+        for fd in (self._keys, self._line):
+            if fd >= 0:
+                os.close(fd)
+        self._keys = self._line = -1
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.hang_up()
+
+
+@contextlib.contextmanager
+def terminal(door: Door, *arguments: str, **size: int) -> Iterator[Terminal]:
+    it = Terminal(door, *arguments, **size)
+    try:
+        yield it
+    finally:
+        it.close()
+
+
+def alive(mark: str) -> list[str]:
+    """The processes of this machine that have `mark` among their arguments."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().decode("utf-8", "replace")
+                if mark in words:
+                    found.append(f"{process.name} {words}")
+    return found
+
+
+def until(condition: Any, what: str) -> None:
+    """Wait until `condition()` holds."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, what
+        time.sleep(0.01)

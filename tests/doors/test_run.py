@@ -1,0 +1,475 @@
+"""`kakoi run` as people and scripts use it: real processes, real pipes, real terminals."""
+
+import fcntl
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.doors.terminals import PATIENCE_S, Door, alive, terminal, until
+
+# Ends by itself some day, should we fail to end it. The fraction is the mark to find it by.
+LONG = "600.{}"
+TREE = "echo up; sleep {0} & (setsid sleep {0} &) ; trap '' INT TERM HUP; sleep {0}; sleep {0}"
+
+
+@pytest.fixture
+def mark() -> str:
+    return LONG.format(int.from_bytes(os.urandom(6), "big"))
+
+
+def line_of(process: "subprocess.Popen[bytes]") -> bytes:
+    """The next line of its output, read while it runs."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+    assert ready, "nothing came"
+    return process.stdout.readline()
+
+
+def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
+    """Exit status, and what it said on standard error."""
+    _, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, err.decode()
+
+
+# --- Exit status -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_exit_status_is_that_of_the_command(any_door: Door, status: int) -> None:
+    assert any_door("run", f"exit {status}")[0] == status
+    assert any_door.records() == ["started", "ended"]
+
+
+def test_a_program_that_is_not_there_is_127_and_named(door: Door) -> None:
+    status, out, err = door("run", "--allow", "frob", "--", "frob")
+    assert (status, out) == (127, "")
+    assert "kakoi: cannot start `frob`: the program: No such file or directory" in err
+    assert door("run", "--allow", "frob", "frob --now")[0] == 127
+
+
+def test_a_command_that_a_signal_ended_is_told_apart(door: Door) -> None:
+    code = "import os; os.kill(os.getpid(), 9)"
+    status, _, err = door("run", "--", sys.executable, "-c", code, "--allow", sys.executable)
+    if status == 126:  # Only names are on the list, so let the script do it.
+        (door.workspace / "dies.py").write_text(code)
+        status, _, err = door("run", "--", "python3", "dies.py")
+    assert status == 137
+    assert "kakoi: the command was ended by signal 9 (SIGKILL)" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sandbox", "bubblewarp", "ls"], "did you mean `bubblewrap`?"),
+        (["--sandbox", "docker", "ls"], "docker"),
+        (["--frob", "ls"], "--frob"),
+        ([], "give a command"),
+        (["--timeout", "0", "ls"], "0"),
+        (["--cwd", "nowhere", "--env", "BASH_ENV=x", "ls"], "BASH_ENV"),
+        (["--env", "KAKOI_NO_SUCH", "ls"], "KAKOI_NO_SUCH"),
+        (["--audit-file", "/proc/version/log", "touch ran"], "audit log"),
+        (["--workspace", "nowhere", "ls"], "nowhere"),
+        (["--sandbox", "host", "--network", "none", "ls"], "`host` has no network `none`"),
+        (["--sandbox", "bubblewrap", "--network", "bridge", "ls"], "--sandbox docker"),
+        (["--sandbox", "bubblewrap", "--image", "alpine", "ls"], "has no images"),
+    ],
+)
+def test_a_failure_of_ours_is_125_with_a_reason(
+    door: Door, arguments: list[str], words: str
+) -> None:
+    nowhere = Door(
+        door.workspace, door.log, {**door.env, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    )
+    status, out, err = nowhere("run", *arguments)
+    assert (status, out) == (125, "")
+    assert words in err
+    assert "Traceback" not in err
+    assert list(door.workspace.iterdir()) == []
+
+
+# --- Streams ---------------------------------------------------------------------------------
+
+
+def test_both_streams_come_through_byte_by_byte(any_door: Door) -> None:
+    status, out, err = any_door("run", r"printf 'a\0\377\r\nb'; printf 'no newline' >&2")
+    assert (status, out) == (0, "a\0\xff\r\nb")
+    assert err.endswith("no newline")
+
+
+def test_output_arrives_while_the_command_runs(any_door: Door) -> None:
+    os.mkfifo(any_door.workspace / "go", 0o666)
+    process = any_door.start("run", "echo first; read word < go; echo $word")
+    assert line_of(process) == b"first\n"
+    (any_door.workspace / "go").write_text("second\n")
+    assert line_of(process) == b"second\n"
+    assert ended(process)[0] == 0
+
+
+def test_a_flood_comes_through_whole(any_door: Door) -> None:
+    status, out, _ = any_door("run", "seq 1 300000")
+    assert status == 0
+    assert out == "".join(f"{number}\n" for number in range(1, 300001))
+
+
+def test_a_reader_that_does_not_read_stops_the_command(any_door: Door) -> None:
+    steps = "for i in $(seq 1 60); do head -c 1000000 /dev/zero; echo $i > progress; done"
+    process = any_door.start("run", steps)
+    assert process.stdout is not None
+    pipe = process.stdout.fileno()
+
+    def is_full() -> bool:
+        (waiting,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+        return bool(waiting == fcntl.fcntl(pipe, 1032))  # F_GETPIPE_SZ
+
+    until(is_full, "the pipe is full")
+    progress = any_door.workspace / "progress"
+    # A window of 1 MiB and some pipes are on the way; sixty would be all of it.
+    assert not progress.exists() or int(progress.read_text() or 0) < 10
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    assert (len(out), process.returncode) == (60_000_000, 0)
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(any_door: Door, mark: str) -> None:
+    process = any_door.start("run", "-q", f"sleep {mark} & yes {mark}")
+    assert line_of(process) == f"{mark}\n".encode()
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read().decode()
+    assert process.wait(PATIENCE_S) == 141
+    assert "Traceback" not in err
+    assert alive(mark) == []
+
+
+def test_standard_input_is_passed_on(any_door: Door) -> None:
+    data = bytes(range(256)) * 5000
+    status, out, _ = any_door("run", "cat", stdin=data)
+    assert (status, out.encode("latin-1")) == (0, data)
+
+
+def test_standard_input_may_be_a_file_or_nothing_or_closed(door: Door) -> None:
+    given = door.workspace / "given"
+    given.write_text("from a file\n")
+    with given.open("rb") as file:
+        assert door("run", "cat", input=None, stdin=file)[1] == "from a file\n"
+    with given.open("rb") as file:
+        assert door("run", "-n", "cat", input=None, stdin=file)[1] == ""
+        assert file.read() == b"from a file\n"
+    assert door("run", "cat", input=None, stdin=subprocess.DEVNULL)[1] == ""
+    closed = [sys.executable, "-m", "kakoi", "run", "cat; echo done"]
+    script = 'exec "$@" <&- >&-'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *closed], cwd=door.workspace, env=door.environ, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0
+
+
+def test_input_that_never_ends_does_not_hold_up_the_end(door: Door) -> None:
+    process = door.start("run", "head -c 3")
+    assert process.stdin is not None
+    process.stdin.write(b"abcdef")
+    assert process.wait(PATIENCE_S) == 0
+    assert process.stdout is not None
+    assert process.stdout.read() == b"abc"
+    process.communicate()
+
+
+# --- Words -----------------------------------------------------------------------------------
+
+
+def test_one_word_is_shell_text_and_several_are_an_argv(door: Door) -> None:
+    assert door("run", "echo $((1 + 1))")[1] == "2\n"
+    assert door("run", "echo", "$((1 + 1))")[1] == "$((1 + 1))\n"
+    assert door("run", "echo", "-n", "--", "x")[1] == "-- x"
+    assert door("run", "--", "echo")[1] == "\n"
+    assert door("run", "--allow", "echo hi", "--", "echo hi")[0] in (126, 127)
+
+
+def test_a_directory_and_variables_can_be_given(any_door: Door) -> None:
+    (any_door.workspace / "sub").mkdir()
+    with_own = Door(any_door.workspace, any_door.log, {**any_door.env, "OURS": "1", "SECRET": "2"})
+    said = with_own("run", "--cwd", "sub", "--env", "OURS", "--env", "A=b=c", "pwd; env")[1]
+    lines = said.splitlines()
+    assert lines[0] == f"{any_door.workspace}/sub"
+    assert {"OURS=1", "A=b=c"} <= set(lines)
+    assert "SECRET" not in said
+
+
+def test_the_workspace_can_be_elsewhere(any_door: Door, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    assert any_door("run", "--workspace", str(other), f"touch {other}/made")[0] == 0
+    assert (other / "made").exists()
+    assert any_door("run", "--workspace", str(other), f"touch {any_door.workspace}/x")[0] == 126
+
+
+# --- Refusals and questions ------------------------------------------------------------------
+
+
+def test_a_refusal_explains_itself_and_runs_nothing(door: Door) -> None:
+    status, out, err = door("run", "touch made && sudo id")
+    assert (status, out) == (126, "")
+    assert "deny[privilege]: `sudo` changes users, owners or privileges" in err
+    assert "1 | touch made && sudo id" in err
+    assert "  |               ^^^^" in err
+    assert door.records() == ["refused"]
+    assert list(door.workspace.iterdir()) == []
+
+
+def test_a_program_can_be_allowed_for_once_but_no_rule_lifted(door: Door) -> None:
+    assert door("run", "sudo id")[0] == door("run", "--allow", "sudo", "sudo id")[0] == 126
+    assert door("run", "mkfifo pipe")[0] == 126
+    assert door("run", "--allow", "mkfifo", "mkfifo pipe")[0] == 0
+    assert door("run", "--allow", "mkfifo", "mkfifo /etc/pipe > /etc/x")[0] == 126
+
+
+def test_nobody_to_ask_means_no_and_the_way_out_is_named(door: Door) -> None:
+    status, _, err = door("run", "git push")
+    assert status == 126
+    assert "ask[asks-first]" in err
+    assert "--yes" in err
+    assert door.records() == ["asked", "declined"]
+
+
+def test_yes_can_be_said_beforehand(door: Door) -> None:
+    assert door("run", "--yes", "git push")[0] == 128  # git's own: there is no repository.
+    assert door.records() == ["asked", "approved", "started", "ended"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "events"),
+    [
+        (b"y\n", 128, ["asked", "approved", "started", "ended"]),
+        (b"n\n", 126, ["asked", "declined"]),
+        (b"\n", 126, ["asked", "declined"]),
+        (b"\x04", 126, ["asked", "declined"]),
+    ],
+)
+def test_whoever_sits_at_the_terminal_is_asked(
+    door: Door, answer: bytes, status: int, events: list[str]
+) -> None:
+    with terminal(door, "run", "git push") as screen:
+        assert b"asks-first" in screen.until(b"kakoi: run it? [y/N] ")
+        screen.type(answer)
+        assert screen.wait() == status
+    assert door.records() == events
+
+
+# --- Time ------------------------------------------------------------------------------------
+
+
+def test_a_timeout_ends_the_whole_tree(any_door: Door, mark: str) -> None:
+    status, out, err = any_door("run", "--timeout", "1.5", TREE.format(mark))
+    assert (status, out) == (124, "up\n")
+    assert "kakoi: timed out after 1.5 s; ended the command and 3 more processes" in err
+    assert alive(mark) == []
+
+
+def test_silence_can_be_limited(any_door: Door, mark: str) -> None:
+    status, out, err = any_door("run", "--idle-timeout", "1", f"echo up; sleep {mark}")
+    assert (status, out) == (124, "up\n")
+    assert "kakoi: no output for 1 s; ended the command" in err
+    assert alive(mark) == []
+
+
+def test_what_is_left_running_is_ended_and_told(any_door: Door, mark: str) -> None:
+    status, out, err = any_door("run", f"sleep {mark} & echo up")
+    assert (status, out) == (0, "up\n")
+    assert "kakoi: ended 1 more process that the command had left running" in err
+    assert alive(mark) == []
+    assert "more process" not in any_door("run", "-q", f"sleep {mark} & echo up")[2]
+
+
+# --- Signals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_everything(any_door: Door, mark: str, number: int) -> None:
+    process = any_door.start("run", TREE.format(mark))
+    assert line_of(process) == b"up\n"
+    process.send_signal(number)
+    status, err = ended(process)
+    assert status == 128 + number
+    assert "the command and everything that it started has ended" in err
+    assert alive(mark) == []
+    assert any_door.records() == ["started", "ended"]
+
+
+def test_more_signals_leave_nothing_behind(any_door: Door, mark: str) -> None:
+    process = any_door.start("run", TREE.format(mark))
+    assert line_of(process) == b"up\n"
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.001)
+    assert ended(process)[0] == 130
+    assert alive(mark) == []
+
+
+def test_an_end_without_goodbye_leaves_nothing_behind(any_door: Door, mark: str) -> None:
+    process = any_door.start("run", TREE.format(mark))
+    assert line_of(process) == b"up\n"
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    until(lambda: not alive(mark), "all of it is dead")
+
+
+def test_a_signal_that_was_ignored_before_us_stays_ignored(door: Door) -> None:
+    os.mkfifo(door.workspace / "go")
+    process = door.start(
+        "run",
+        "echo up; read word < go; echo $word",
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert line_of(process) == b"up\n"
+    process.send_signal(signal.SIGHUP)
+    (door.workspace / "go").write_text("on\n")
+    assert line_of(process) == b"on\n"
+    assert ended(process)[0] == 0
+
+
+def test_ctrl_c_at_a_terminal_ends_everything(any_door: Door, mark: str) -> None:
+    with terminal(any_door, "run", TREE.format(mark)) as screen:
+        screen.until(b"up\r\n")
+        screen.type(b"\x03")
+        assert screen.wait() == 130
+        assert b"kakoi: interrupted; " in screen.screen
+    assert alive(mark) == []
+
+
+def test_a_terminal_that_is_closed_ends_everything(any_door: Door, mark: str) -> None:
+    with terminal(any_door, "run", TREE.format(mark)) as screen:
+        screen.until(b"up\r\n")
+        process = screen.process
+        screen.hang_up()
+        assert process.wait(PATIENCE_S) == 129
+    assert alive(mark) == []
+
+
+# --- Terminals -------------------------------------------------------------------------------
+
+
+def test_at_a_terminal_the_command_finds_an_empty_input(any_door: Door) -> None:
+    with terminal(any_door, "run", "cat; [ -t 0 ] || [ -t 1 ] || echo none") as screen:
+        screen.until(b"none\r\n")
+        assert screen.wait() == 0
+
+
+def test_the_command_can_have_a_terminal_of_its_own(any_door: Door, mark: str) -> None:
+    wanted = f"stty size; [ -t 0 ] && [ -t 1 ] && echo $TERM; cat; sleep {mark}"
+    with terminal(any_door, "run", "-t", wanted, rows=33, columns=111) as screen:
+        assert b"33 111" in screen.until(b"vt100")
+        assert screen.is_raw
+        screen.type(b"echoed?\r\x04")
+        screen.until(b"echoed?\r\nechoed?")
+        screen.type(b"\x03")
+        assert screen.wait() == 130
+        assert screen.settings() == screen.before
+    assert alive(mark) == []
+
+
+def test_a_terminal_can_be_had_without_one(door: Door) -> None:
+    status, out, _ = door("run", "-t", "[ -t 0 ] && cat", stdin=b"typed\n")
+    assert (status, out.splitlines()[0]) == (0, "typed")
+
+
+# --- For programs ----------------------------------------------------------------------------
+
+
+def test_json_tells_the_result(any_door: Door) -> None:
+    status, out, _ = any_door("run", "--json", "cat; echo no >&2; exit 4", stdin=b"in\n")
+    told = json.loads(out)
+    assert status == told["exit_code"] == 4
+    assert (told["stdout"], told["stderr"], told["reason"]) == ("in\n", "no\n", "exited")
+    assert told["sandbox"] == any_door.env["KAKOI_SANDBOX"]
+    assert told["truncated"] is False
+
+
+def test_json_bounds_what_it_keeps(door: Door) -> None:
+    told = json.loads(door("run", "--json", "head -c 3000000 /dev/zero | tr '\\0' x")[1])
+    assert (len(told["stdout"]), told["stdout_bytes"]) == (1024 * 1024, 3_000_000)
+    assert told["truncated"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason", "code"),
+    [
+        (["sudo id"], 126, "refused", "COMMAND_REFUSED"),
+        (["git push"], 126, "declined", "USER_CANCELLED"),
+        (["--workspace", "nowhere", "ls"], 125, "failed", "CONFIGURATION_ERROR"),
+    ],
+)
+def test_json_tells_why_there_is_no_result(
+    door: Door, arguments: list[str], status: int, reason: str, code: str
+) -> None:
+    exit_status, out, err = door("run", "--json", *arguments)
+    told = json.loads(out)
+    assert exit_status == told["exit_code"] == status
+    assert (told["reason"], told["code"], err) == (reason, code, "")
+    assert bool(told.get("findings")) == (status == 126)
+
+
+def test_json_tells_of_an_interruption(door: Door, mark: str) -> None:
+    process = door.start("run", "--json", f"sleep {mark}")
+    until(lambda: len(alive(mark)) > 1, "the command is up")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == json.loads(out)["exit_code"] == 143
+
+
+# --- Where -----------------------------------------------------------------------------------
+
+
+def test_the_host_warns_even_if_told_to_be_quiet(door: Door) -> None:
+    assert "confined by nothing" in door("run", "-q", "true")[2]
+
+
+def test_a_fallback_is_taken_with_a_warning(door: Door) -> None:
+    away = Door(door.workspace, door.log, {"DOCKER_HOST": "unix:///nowhere/docker.sock"})
+    status, out, err = away("run", "--sandbox", "docker", "--fallback", "host", "echo here")
+    assert (status, out) == (0, "here\n")
+    assert "kakoi: falling back to `host` (docker: " in err
+
+
+def test_what_the_policy_lets_pass_the_sandbox_holds(confined_door: Door, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (confined_door.workspace / "script.py").write_text(f"open({str(outside)!r}, 'w')")
+    assert confined_door("run", "python3 script.py")[0] == 1
+    assert not outside.exists()
+
+
+def test_auto_takes_a_sandbox_and_never_the_host(confined_door: Door) -> None:
+    auto = Door(confined_door.workspace, confined_door.log)
+    status, out, _ = auto("run", "--json", "true")
+    assert (status, json.loads(out)["sandbox"]) == (0, "bubblewrap")
+
+
+def test_a_run_loads_no_library_that_it_does_not_need(door: Door) -> None:
+    code = """
+import atexit, sys
+atexit.register(lambda: print(*sorted(sys.modules)))
+sys.argv = ["kakoi", "run", "--", "true"]
+import kakoi.cli
+kakoi.cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=door.workspace,
+        env=door.environ,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    loaded = set(done.stdout.decode().split())
+    assert {"asyncio", "click", "kakoi.gate"} <= loaded
+    heavy = "mcp rich httpx openai anthropic pydantic pydantic_ai docker starlette kakoi.keeper"
+    unneeded = "kakoi.sandbox.docker kakoi.sandbox.bubblewrap kakoi.cli.check pytest"
+    assert loaded & set((heavy + " " + unneeded).split()) == set()

@@ -1,0 +1,205 @@
+"""Stand-ins with behaviour, for what a test cannot have for real."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from kakoi.errors import ExecutionError, SandboxError
+from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
+from kakoi.process.stream import Launch
+from kakoi.results import ExecutionResult
+from kakoi.runner.commands import MAX_FILE_BYTES, Command, FileInfo
+from kakoi.runner.delivery import RunnerSettings
+
+_OPTIONS = SpawnOptions()
+_NO_SUCH = "Error response from daemon: No such container: {}\n"
+
+
+def answer(stdout: str = "", *, exit_code: int = 0, stderr: str = "") -> ProcessResult:
+    return ProcessResult(stdout, stderr, exit_code)
+
+
+class ScriptedExecutor(ProcessExecutor):
+    """An engine in memory: knows images and containers, records every call, answers as docker does.
+
+    `images`: what is there, with the user of each. `pullable`: what a registry would give.
+    `scripted`: answers for certain first words, instead of its own: a result, an error to raise,
+    or a list of those, one for each call.
+    """
+
+    def __init__(
+        self,
+        images: Mapping[str, str] | None = None,
+        *,
+        pullable: Sequence[str] = (),
+        scripted: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__()
+        self.images = dict(images or {})
+        self.pullable = set(pullable)
+        self.containers: dict[str, str] = {}
+        self.calls: list[list[str]] = []
+        self.stdins: list[str | bytes | None] = []
+        self.timeouts_ms: set[float | None] = set()
+        self._scripted = {
+            words: list(said) if isinstance(said, list) else said
+            for words, said in (scripted or {}).items()
+        }
+
+    def called(self, words: str) -> list[list[str]]:
+        """Every call that began with these words."""
+        return [call for call in self.calls if _begins(call[1:], words)]
+
+    async def spawn(
+        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+    ) -> ProcessResult:
+        self.calls.append([command, *args])
+        self.stdins.append(options.stdin)
+        self.timeouts_ms.add(options.timeout)
+        for words, said in self._scripted.items():
+            if _begins(args, words):
+                chosen = said.pop(0) if isinstance(said, list) else said
+                if isinstance(chosen, Exception):
+                    raise chosen
+                assert isinstance(chosen, ProcessResult)
+                return chosen
+        return self._answers()[args[0]](list(args[1:]))
+
+    def _answers(self) -> dict[str, Callable[[list[str]], ProcessResult]]:
+        return {
+            "version": lambda _args: answer("20.10.24\n"),
+            "info": lambda _args: answer('2 ["name=seccomp,profile=default"]\n'),
+            "image": self._image,
+            "pull": self._pull,
+            "create": self._create,
+            "run": lambda _args: answer(),
+            "cp": lambda _args: answer(),
+            "start": self._start,
+            "restart": self._start,
+            "exec": lambda _args: answer(),
+            "container": self._inspect,
+            "rm": self._remove,
+            "events": lambda _args: answer(),
+        }
+
+    def _image(self, args: list[str]) -> ProcessResult:
+        image = args[-1]
+        if image in self.images:
+            return answer(f"sha256:{image} {self.images[image]}\n")
+        return answer(exit_code=1, stderr=f"Error: No such image: {image}\n")
+
+    def _pull(self, args: list[str]) -> ProcessResult:
+        image = args[-1]
+        if image in self.pullable:
+            self.images[image] = ""
+            return answer(f"{image}\n")
+        said = f"Error response from daemon: manifest for {image} not found: manifest unknown\n"
+        return answer(exit_code=1, stderr=said)
+
+    def _create(self, args: list[str]) -> ProcessResult:
+        name = args[args.index("--name") + 1] if "--name" in args else "0123456789ab"
+        self.containers[name] = "created"
+        return answer("0123456789ab\n")
+
+    def _start(self, args: list[str]) -> ProcessResult:
+        self.containers[args[-1]] = "running"
+        return answer(f"{args[-1]}\n")
+
+    def _inspect(self, args: list[str]) -> ProcessResult:
+        name = args[-1]
+        if name not in self.containers:
+            return answer(exit_code=1, stderr=_NO_SUCH.format(name))
+        if "HostConfig" in args[-2]:
+            return answer('{"Memory": 0, "PidsLimit": null, "NanoCpus": 0}')
+        return answer(f'{{"Status": "{self.containers[name]}", "ExitCode": 137}} {{}}')
+
+    def _remove(self, args: list[str]) -> ProcessResult:
+        if self.containers.pop(args[-1], None) is None:
+            return answer(exit_code=1, stderr=_NO_SUCH.format(args[-1]))
+        return answer(f"{args[-1]}\n")
+
+
+def _begins(args: Sequence[str], words: str) -> bool:
+    wanted = words.split()
+    return list(args[: len(wanted)]) == wanted
+
+
+def no_program(name: str) -> ExecutionError:
+    """What a real executor raises if there is no such program."""
+    return ExecutionError(f"cannot start `{name}`: `{name}` was not found on PATH")
+
+
+CONFINED = {
+    "/proc/self/status": b"Uid:\t65533\t65533\t65533\t65533\nCapPrm:\t0\nCapEff:\t0\nCapBnd:\t0\nNoNewPrivs:\t1\n",
+    "/sys/fs/cgroup/memory.max": b"4294967296\n",
+    "/sys/fs/cgroup/pids.max": b"512\n",
+    "/sys/fs/cgroup/cpu.max": b"200000 100000\n",
+}
+
+
+class ScriptedChannel:
+    """A channel that gives the same result to every command, and has a few files."""
+
+    def __init__(
+        self, result: ExecutionResult | None = None, files: Mapping[str, bytes] = CONFINED
+    ) -> None:
+        self.result = result or ExecutionResult(0, "", "", 1)
+        self.files = dict(files)
+        self.commands: list[Command] = []
+        self.lost = False
+
+    async def run(self, command: Command) -> ExecutionResult:
+        self.commands.append(command)
+        return self.result
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int = MAX_FILE_BYTES) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return self.files[path][offset : offset + limit]
+
+    async def close(self) -> None:
+        self.lost = True
+
+    def open(self, command: Command) -> NoReturn:
+        raise NotImplementedError
+
+    async def start(self, command: Command) -> NoReturn:
+        raise NotImplementedError
+
+    async def list_jobs(self) -> NoReturn:
+        raise NotImplementedError
+
+    async def read_output(self, job: str, stream: object, **options: object) -> NoReturn:
+        raise NotImplementedError
+
+    async def write_stdin(self, job: str, data: bytes, *, close: bool = False) -> NoReturn:
+        raise NotImplementedError
+
+    async def stop_job(self, job: str) -> NoReturn:
+        raise NotImplementedError
+
+    async def wait_job(self, job: str, *, wait_s: float | None = None) -> NoReturn:
+        raise NotImplementedError
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> NoReturn:
+        raise NotImplementedError
+
+    async def list_files(self, path: str, *, limit: int = 10_000) -> list[FileInfo]:
+        raise NotImplementedError
+
+    async def stat_file(self, path: str) -> FileInfo:
+        raise NotImplementedError
+
+
+class ScriptedOpener:
+    """Opens the given channels one after the other (the last one again and again), or fails."""
+
+    def __init__(self, *outcomes: ScriptedChannel | SandboxError) -> None:
+        self._outcomes = list(outcomes) or [ScriptedChannel()]
+        self.launches: list[Launch] = []
+
+    async def __call__(self, launch: Launch, settings: RunnerSettings) -> ScriptedChannel:
+        self.launches.append(launch)
+        outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
+        if isinstance(outcome, SandboxError):
+            raise outcome
+        return outcome
