@@ -44,3 +44,9 @@ def any_door(request: pytest.FixtureRequest, door: Door) -> Door:
 def confined_door(door: Door) -> Door:
     need_bubblewrap()
     return Door(door.workspace, door.log, {"KAKOI_SANDBOX": "bubblewrap"})
+
+
+@pytest.fixture
+def mark() -> str:
+    """A number of seconds to sleep that nobody else sleeps, and that ends some day."""
+    return f"600.{int.from_bytes(os.urandom(6), 'big')}"

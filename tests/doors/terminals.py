@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import select
 import struct
@@ -9,10 +10,10 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 PATIENCE_S = 120
 KAKOI = [sys.executable, "-m", "kakoi"]
@@ -37,26 +38,44 @@ class Door:
         ours = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         return {**ours, "KAKOI_AUDIT_FILE": str(self.log), "TERM": "vt100", **self.env}
 
-    def __call__(self, *arguments: str, stdin: bytes = b"", **options: Any) -> tuple[int, str, str]:
-        """Exit status, standard output and standard error."""
+    def __call__(
+        self, *arguments: str, stdin: bytes | IO[bytes] | int = b""
+    ) -> tuple[int, str, str]:
+        """Exit status, standard output (a character a byte) and standard error."""
+        given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
         done = subprocess.run(
             [*KAKOI, *arguments],
-            **{"input": stdin, "cwd": self.workspace, "env": self.environ, **options},
+            cwd=self.workspace,
+            env=self.environ,
             capture_output=True,
             timeout=PATIENCE_S,
             check=False,
+            **given,
         )
         return done.returncode, done.stdout.decode("latin-1"), done.stderr.decode()
 
-    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
-        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        place = {"cwd": self.workspace, "env": self.environ, "bufsize": 0}
-        return subprocess.Popen([*KAKOI, *arguments], **{**pipes, **place, **options})
+    @contextlib.contextmanager
+    def started(
+        self, *arguments: str, under: Sequence[str] = ()
+    ) -> Iterator["subprocess.Popen[bytes]"]:
+        """Running, on three pipes; `under`: a program that starts it."""
+        process = subprocess.Popen(
+            [*under, *KAKOI, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.workspace,
+            env=self.environ,
+            bufsize=0,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def records(self) -> list[str]:
         """The events in the log, in order."""
-        import json
-
         if not self.log.exists():
             return []
         return [json.loads(line)["event"] for line in self.log.read_text().splitlines()]

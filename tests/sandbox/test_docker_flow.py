@@ -152,7 +152,6 @@ async def test_an_engine_that_is_too_old_is_reported() -> None:
 # --- One container for each command ----------------------------------------------------------
 
 
-@pytest.mark.requirement("X-18")
 async def test_each_command_has_a_container_of_its_own_that_is_seen_to_be_gone() -> None:
     executor, opener = ScriptedExecutor({IMAGE: ""}), ScriptedOpener()
     sandbox = adapter(executor, opener)
@@ -402,7 +401,6 @@ async def test_a_name_that_means_root_is_refused() -> None:
     assert executor.containers == {}
 
 
-@pytest.mark.requirement("X-17")
 async def test_the_network_of_the_host_is_used_only_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -1,9 +1,10 @@
 """Asking whoever sits at the terminal, when the policy wants a person to decide."""
 
+import contextlib
 import os
 import sys
 
-from kakoi.cli.live import Aside
+from kakoi.cli.live import Aside, OutputClosed, write_all
 from kakoi.cli.render import render
 from kakoi.policy.decide import Decision
 
@@ -28,7 +29,7 @@ class Approval:
         if not self.somebody_is_there:
             return False
         question = f"{render(decision, color=has_color())}\nkakoi: run it? [y/N] "
-        print(question, end="", file=sys.stderr, flush=True)
+        put(question)
         # The whole line, as the terminal gives it; nothing of it is the command's input.
         answer = await Aside().call(os.read, 0, 4096)
         return answer.strip().lower() in _YES
@@ -37,3 +38,10 @@ class Approval:
 def has_color() -> bool:
     """Is standard error a terminal that may be painted on?"""
     return os.isatty(2) and "NO_COLOR" not in os.environ
+
+
+def put(text: str) -> None:
+    """Write to standard error, without a buffer: what cannot be written is lost, not a failure."""
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    with contextlib.suppress(OutputClosed, OSError):
+        write_all(2, text.encode(encoding, "backslashreplace"))

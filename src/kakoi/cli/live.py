@@ -48,12 +48,13 @@ class Aside:
     def _serve(self) -> None:
         while True:
             future, function, args = self._calls.get()
+            result, failure = None, None
             try:
-                answer = (function(*args), None)
+                result = function(*args)
             except Exception as error:
-                answer = (None, error)
+                failure = error
             with contextlib.suppress(RuntimeError):  # The loop is closed: we are exiting.
-                self._loop.call_soon_threadsafe(_answer, future, *answer)
+                self._loop.call_soon_threadsafe(_answer, future, result, failure)
 
 
 def _answer(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
@@ -85,15 +86,20 @@ class Signals:
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
+
+        def hear(number: int, _frame: object) -> None:
+            loop.call_soon_threadsafe(self._on_signal, number)
+
         # What was ignored when we were started stays so: `nohup`, or `&` in a script.
         ours = [each for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN]
+        # Not the loop's own way: when it lets go of SIGINT, there is a moment for a traceback.
         for number in ours:
-            loop.add_signal_handler(number, self._on_signal, number)
+            signal.signal(number, hear)
         try:
             yield
         finally:
             for number in ours:
-                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)  # All has ended, and we exit.
 
     def _on_signal(self, number: int) -> None:
         if self.received is None:
@@ -105,8 +111,31 @@ class Signals:
 # --- Bytes -----------------------------------------------------------------------------------
 
 
+class Input:
+    """Our standard input. What was read and not taken is there for the next who asks."""
+
+    def __init__(self) -> None:
+        self._aside = Aside()
+        self._reading: asyncio.Task[bytes] | None = None
+
+    async def read(self) -> bytes:
+        """The next bytes; none at its end, and if it cannot be read, as a directory can't."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._aside.call(_read))
+        data = await asyncio.shield(self._reading)
+        self._reading = None
+        return data
+
+
+def _read() -> bytes:
+    try:
+        return os.read(0, _CHUNK)
+    except OSError:
+        return b""
+
+
 async def pass_through(
-    running: Running, *, stdin: bool, terminal: bool, shown: bool = True
+    running: Running, *, stdin: Input | None, terminal: bool, shown: bool = True
 ) -> ExecutionResult:
     """Connect our streams to a running command until it ends; `shown`: its output is ours.
 
@@ -114,24 +143,21 @@ async def pass_through(
     OutputClosed: nobody reads what it writes.
     """
     with contextlib.ExitStack() as stack:
-        if stdin:
-            feeding = asyncio.ensure_future(_feed(running))
+        if stdin is not None:
+            feeding = asyncio.ensure_future(_feed(running, stdin))
             stack.callback(feeding.cancel)
         if terminal:
             stack.enter_context(_resizing(running))
-        if terminal and stdin and os.isatty(0):
+        if terminal and stdin is not None and os.isatty(0):
             stack.enter_context(raw_terminal(0))
         await _show(running, shown=shown)
         return await running.result()
 
 
-async def _feed(running: Running) -> None:
-    aside = Aside()
-    # What cannot be read, such as a directory, is an empty input. A lost sandbox is told elsewhere.
-    with contextlib.suppress(OSError, KakoiError):
-        while data := await aside.call(os.read, 0, _CHUNK):
+async def _feed(running: Running, stdin: Input) -> None:
+    with contextlib.suppress(KakoiError):  # A lost sandbox is told as the result.
+        while data := await stdin.read():
             await running.write(data)
-    with contextlib.suppress(KakoiError):
         await running.close_stdin()
 
 

@@ -5,7 +5,7 @@ import os
 import pwd
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
@@ -220,23 +220,18 @@ def _make_host(place: Place) -> SandboxAdapter:
 def _make_bubblewrap(place: Place) -> SandboxAdapter:
     from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 
-    network = "host" if place.network == "host" else "none"
-    return BubblewrapAdapter(place.directory, network=network)
+    return BubblewrapAdapter(place.directory, network="host" if place.network == "host" else "none")
 
 
 def _make_containers(name: str, place: Place) -> SandboxAdapter:
     from kakoi.sandbox.docker import DockerAdapter
     from kakoi.sandbox.docker_cli import DockerSettings
 
-    chosen = {"image": place.image} if place.image else {}
     settings = DockerSettings(
-        **chosen,
-        network=place.network or "none",
-        workspace=place.directory,
-        inside=place.directory,
+        network=place.network or "none", workspace=place.directory, inside=place.directory
     )
     return DockerAdapter(
-        settings,
+        replace(settings, image=place.image) if place.image else settings,
         program="podman" if name == "podman" else "docker",
         lifetime="sandbox",
         clock=time.time,

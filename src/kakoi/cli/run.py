@@ -35,9 +35,7 @@ class RunsWords(Runs):
         return rest
 
 
-@click.command(
-    cls=RunsWords, epilog=_STATUS, context_settings={"allow_interspersed_args": False}
-)
+@click.command(cls=RunsWords, epilog=_STATUS, context_settings={"allow_interspersed_args": False})
 @click.argument("words", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @place_options
 @click.option(
@@ -74,6 +72,7 @@ class RunsWords(Runs):
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     *,
     words: tuple[str, ...],
     cwd: str | None,

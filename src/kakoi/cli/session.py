@@ -15,7 +15,14 @@ from typing import Any, Final
 import click
 
 from kakoi.cli.asking import Approval
-from kakoi.cli.live import OutputClosed, Signals, hold_standard_streams, pass_through, write_all
+from kakoi.cli.live import (
+    Input,
+    OutputClosed,
+    Signals,
+    hold_standard_streams,
+    pass_through,
+    write_all,
+)
 from kakoi.cli.opening import Place, make_gate, open_sandbox
 from kakoi.cli.telling import (
     ending_in_words,
@@ -38,23 +45,31 @@ REFUSED: Final = 126
 NOT_FOUND: Final = 127
 
 
+class _Misuse(click.UsageError):
+    exit_code = FAILED
+
+
 class Runs(click.Command):
     """A click command whose own failures are 125: other numbers are those of what it runs."""
 
-    def make_context(self, *args: Any, **options: Any) -> click.Context:
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
         hold_standard_streams()
         try:
-            return super().make_context(*args, **options)
+            return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
-            error.exit_code = FAILED
-            raise
+            raise _Misuse(error.format_message(), error.ctx) from error
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            error.exit_code = FAILED
-            raise
+            raise _Misuse(error.format_message(), error.ctx) from error
         except (click.exceptions.Exit, click.Abort):
             raise
         except KakoiError as error:
@@ -116,12 +131,13 @@ class Session:
             approver=self.approval,
             audit_file=self.audit_file,
         )
+        stdin = Input() if self.stdin else None
         for command in commands:
             try:
                 async with gate.open(command) as running:
                     result = await pass_through(
                         running,
-                        stdin=self.stdin,
+                        stdin=stdin,
                         terminal=command.terminal is not None,
                         shown=not self.as_json,
                     )

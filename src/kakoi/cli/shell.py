@@ -26,6 +26,7 @@ _PROMPT = r"(kakoi) \w \$ "
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     *,
     cwd: str | None,
     env: tuple[str, ...],

@@ -1,14 +1,11 @@
 """What is said about an ending: to people a line on standard error, to programs one object."""
 
-import contextlib
 import dataclasses
 import logging
 import signal
 from typing import Any, Final
 
-import click
-
-from kakoi.cli.asking import has_color
+from kakoi.cli.asking import has_color, put
 from kakoi.cli.render import render, shown
 from kakoi.errors import KakoiError
 from kakoi.policy.decide import Decision
@@ -24,17 +21,13 @@ _SIGNALS: Final = {
 
 def say(text: str, *, hint: str = "") -> None:
     """A word of our own, on standard error; lost if nobody is there to read it."""
-    with contextlib.suppress(OSError):
-        click.echo(f"kakoi: {shown(text)}", err=True)
-        if hint:
-            click.echo(f"  hint: {shown(hint)}", err=True)
+    lines = [f"kakoi: {shown(text)}", *([f"  hint: {shown(hint)}"] if hint else [])]
+    put("\n".join(lines) + "\n")
 
 
 def show_decision(decision: Decision) -> None:
     """Why the policy said no, as `kakoi check` says it, on standard error."""
-    with contextlib.suppress(OSError):
-        color = has_color()
-        click.echo(render(decision, color=color), err=True, color=color)
+    put(render(decision, color=has_color()) + "\n")
 
 
 class Warnings(logging.Handler):
@@ -56,13 +49,14 @@ def show_warnings() -> None:
 
 def ending_in_words(result: ExecutionResult, command: Command) -> str:
     """Why the command ended, and what was ended with it; empty if it just exited."""
+    # A lower bound: what dies together with its parent is not always counted.
     left = result.leftovers_ended
-    processes = "1 more process" if left == 1 else f"{left} more processes"
-    more = f"; ended {processes}" if left else ""
-    all_of_it = f"; ended the command{f' and {processes}' if left else ''}"
+    number = f"at least {left} process{'' if left == 1 else 'es'}"
+    more = f"; ended what it had started ({number})" if left else ""
+    all_of_it = f"; ended the command{f' and what it had started ({number})' if left else ''}"
     match result.reason:
         case Reason.EXITED:
-            return f"ended {processes} that the command had left running" if left else ""
+            return f"ended what the command had left running ({number})" if left else ""
         case Reason.SIGNALLED:
             return f"the command was ended by {_signal(result.signal)}{more}"
         case Reason.TIMED_OUT:

@@ -142,10 +142,11 @@ async def test_a_job_that_cannot_be_started_says_so(channel: Channel) -> None:
     assert result.error
 
 
-async def test_a_job_can_be_given_its_input_at_once(channel: Channel) -> None:
-    data = b"".join(b"%07d\n" % number for number in range(MIB // 8))
-    job = await channel.start(Command(command="wc -c", stdin=data))
-    assert int(await read_to_the_end(channel, job)) == len(data)
+async def test_a_job_can_be_given_a_megabyte_at_its_start_and_no_more(channel: Channel) -> None:
+    job = await channel.start(Command(command="wc -c", stdin=bytes(MIB)))
+    assert int(await read_to_the_end(channel, job)) == MIB
+    with pytest.raises(ConfigurationError):
+        await channel.start(Command(command="wc -c", stdin=bytes(MIB + 1)))
 
 
 @pytest.mark.parametrize("name", ["no-such-job", "..", "a" * 64])

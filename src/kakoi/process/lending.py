@@ -1,14 +1,15 @@
 """The program that lends root's directory to an unprivileged user while its input is open.
 
-    python3 -I -S lending.py SPEC
+    python3 -I -S lending.py
 
 Standard library only, no import of kakoi: it is started by its path, as root. It mounts a second,
 *idmapped* view of the directory (see staging.py) where a container engine of this machine can take
 it from, writes `.` on its output, and waits. The view is gone when it exits, and it exits when
 whoever started it closes its input, or dies.
 
-SPEC is a descriptor with fields joined by NUL: UID, GID, the place of the view, the directory, and
-what is known of it, as `device inode owner group`. Failures are told as in staging.py.
+What it reads first is a length of ten digits and fields joined by NUL: UID, GID, the place of the
+view, the directory, and what is known of it, as `device inode owner group`. Failures are told as in
+staging.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ _MNT_DETACH = 2
 def main() -> None:
     """Mount, wait, unmount."""
     staging = _staging()
-    with open(int(sys.argv[1]), encoding="utf-8", errors="surrogateescape") as spec:
-        uid, gid, place, path, seen = spec.read().split("\0")
+    uid, gid, place, path, seen = os.fsdecode(_take(int(_take(10)))).split("\0")
     source = staging.Source(path, seen, "", "write")
     staging._open(source, int(uid), int(gid))
     try:
@@ -55,6 +54,16 @@ def main() -> None:
     finally:
         ctypes.CDLL(None).umount2(os.fsencode(place), _MNT_DETACH)
         os.rmdir(place)  # Only ever an empty one.
+
+
+def _take(size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = os.read(0, size - len(data))
+        if not part:
+            os._exit(0)
+        data += part
+    return data
 
 
 def _staging() -> ModuleType:

@@ -3,9 +3,9 @@
     python3 -I -S staging.py SPEC PROGRAM ARGUMENT…
 
 Standard library only, no import of kakoi: it is started by its path. In a mount namespace of its
-own it opens every source as root, wherever that is, and mounts it below a tmpfs at PLACE, where
-an unprivileged user can reach it; nobody else ever sees that tmpfs. Then it becomes UID and GID
-for good and turns into PROGRAM.
+own it opens every source as root, wherever that is, and mounts it, with all that is mounted below
+it, in a tmpfs at PLACE, where an unprivileged user can reach it; nobody else ever sees that tmpfs.
+Then it becomes UID and GID for good and turns into PROGRAM.
 
 SPEC is a descriptor with fields joined by NUL: UID, GID, PLACE, and for each source: its path; what
 is known of it, as `device inode owner group` (it is refused if it is another by now); its name at
@@ -87,7 +87,7 @@ def main() -> None:
         _open(source, uid, gid)
     try:
         _mount_all(place, sources)
-        _call("syscall", _keyctl(), _KEYCTL_JOIN_SESSION_KEYRING, None)
+        _leave_keys_behind()
         _give_root_up(uid, gid)
         os.chdir("/")
     except OSError as error:
@@ -116,8 +116,8 @@ def _open(source: Source, uid: int, gid: int) -> None:
         flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
         source.fd = _call("syscall", _OPEN_TREE, _AT_FDCWD, path, flags)
     except OSError as error:
-        fix = "use Linux 5.12 or newer" if error.errno == errno.ENOSYS else f"ls -d {source.path}"
-        _fail(f"cannot open {source.path}: {error.strerror}", fix)
+        _refuse_old_kernel(error)
+        _fail(f"cannot open {source.path}: {error.strerror}", f"ls -d {source.path}")
     status = os.fstat(source.fd)
     now = f"{status.st_dev} {status.st_ino} {status.st_uid} {status.st_gid}"
     if now != source.seen:
@@ -133,11 +133,17 @@ def _open(source: Source, uid: int, gid: int) -> None:
         else:
             _set(source.fd, given)
     except OSError as error:
+        _refuse_old_kernel(error)
         _fail(
             f"{source.path} belongs to root, and neither it nor what is mounted below it can be "
             f"lent to an unprivileged user: no idmapped mounts there ({error.strerror})",
             f"chown -R {uid}:{gid} {source.path}",
         )
+
+
+def _refuse_old_kernel(error: OSError) -> None:
+    if error.errno == errno.ENOSYS:
+        _fail("root needs Linux 5.12 or newer for this sandbox", "run kakoi as a normal user")
 
 
 def _set(fd: int, attributes: int, namespace: int = 0) -> None:
@@ -197,12 +203,17 @@ def _mount_all(place: str, sources: list[Source]) -> None:
         os.close(source.fd)
 
 
-def _keyctl() -> int:
-    """The number of keyctl. Without it the sandbox would be handed the keys of our session."""
+def _leave_keys_behind() -> None:
+    """Begin a new session of the kernel's keyrings: whoever is in the old one has its keys."""
     machine = os.uname().machine
     if machine not in _KEYCTL:
         _fail(f"the keys of this session cannot be kept back on {machine}", "use docker")
-    return _KEYCTL[machine]
+    try:
+        _call("syscall", _KEYCTL[machine], _KEYCTL_JOIN_SESSION_KEYRING, None)
+    except OSError as error:
+        # No keyrings here; or a filter of system calls refuses, and those are inherited.
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
 
 
 def _give_root_up(uid: int, gid: int) -> None:

@@ -8,23 +8,16 @@ import contextlib
 import fcntl
 import os
 import socket
-import struct
 import sys
-import termios
 import tty
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kakoi.errors import ExecutionError
 from kakoi.process.keeping import KEEPER
 from kakoi.process.options import encode_argv, encode_env
-from kakoi.process.pumps import Drain
+from kakoi.process.pumps import Drain, Feed
 from kakoi.results import Capture
-
-if TYPE_CHECKING:
-    import asyncio
-    import subprocess
 
 _STDERR_BYTES = 16 * 1024
 _PATIENCE_MS = 30_000
@@ -40,7 +33,7 @@ class Launch:
     the stream is ended and when we die. Without it the program has to see to that itself: it
     notices the end of its input.
     `separate_stderr`: its standard error is not kept but left to be read, as it comes.
-    `terminal`: its streams are a raw terminal with so many rows and columns, and not the socket.
+    `terminal`: its streams are a raw terminal without a size, and not the socket.
     """
 
     argv: Sequence[str]
@@ -49,7 +42,7 @@ class Launch:
     files: Mapping[str, bytes] = field(default_factory=dict)
     kept: bool = False
     separate_stderr: bool = False
-    terminal: tuple[int, int] | None = None
+    terminal: bool = False
 
 
 class ProcessStream:
@@ -111,14 +104,14 @@ class ProcessStream:
         if self._line is not None:
             with contextlib.suppress(OSError):
                 self._line.shutdown(socket.SHUT_WR)
-        timer = self._loop.call_later(grace_s, self._give_up)
+        self._impatience = self._loop.call_later(grace_s, self._give_up)
         cancelled: asyncio.CancelledError | None = None
         while not self._gone.done():
             try:
                 await asyncio.wait([self._gone])
             except asyncio.CancelledError as error:
                 cancelled = error
-        timer.cancel()
+        self._impatience.cancel()
         self._popen.wait()
         self._ours.close()
         if cancelled is not None:
@@ -131,14 +124,18 @@ class ProcessStream:
         if self._line is None:
             self._popen.kill()
             return
-        helper = subprocess.Popen(
-            [sys.executable, "-I", "-S", KEEPER, "end", str(self._popen.pid)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._ours.callback(helper.wait)
+        try:
+            helper = subprocess.Popen(
+                [sys.executable, "-I", "-S", KEEPER, "end", str(self._popen.pid)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:  # No more processes or descriptors at this moment.
+            self._impatience = self._loop.call_later(0.1, self._give_up)
+        else:
+            self._ours.callback(helper.wait)
 
     def _start(self, launch: Launch) -> None:
         import subprocess
@@ -149,12 +146,13 @@ class ProcessStream:
             self._ours.callback(self.socket.close)
             theirs.callback(their_socket.close)
             streams = [their_socket.fileno()] * 2 + [self._make_stderr(launch, theirs)]
-            if launch.terminal is not None:
-                streams = [self._make_terminal(*launch.terminal, theirs)] * 3
+            if launch.terminal:
+                streams = [self._make_terminal(theirs)] * 3
             fds = {name: _readable(data, theirs) for name, data in launch.files.items()}
             argv = [str(fds.get(word, word)) for word in launch.argv]
-            if launch.kept:
-                line = self._request_keeper(argv, launch.env, theirs)
+            request = _request(argv, launch.env) if launch.kept else None
+            if request is not None:
+                line = self._make_line(theirs)
                 argv, fds["line"] = [sys.executable, "-I", "-S", KEEPER, str(line)], line
             self._popen: subprocess.Popen[bytes] = subprocess.Popen(
                 argv,
@@ -167,6 +165,10 @@ class ProcessStream:
                 start_new_session=True,
             )
         self._watch()
+        if self._line is not None and request is not None:
+            # As it is read: more than fits would block us before there is anybody to read it.
+            feed = Feed(self._loop, os.dup(self._line.fileno()), request)
+            self._ours.callback(feed.close)
 
     def _make_stderr(self, launch: Launch, theirs: contextlib.ExitStack) -> int:
         stderr, their_stderr = os.pipe()
@@ -180,41 +182,27 @@ class ProcessStream:
             self._ours.callback(drain.finish)
         return their_stderr
 
-    def _make_terminal(self, rows: int, columns: int, theirs: contextlib.ExitStack) -> int:
-        ours, theirs_fd = os.openpty()
-        theirs.callback(os.close, theirs_fd)
+    def _make_terminal(self, theirs: contextlib.ExitStack) -> int:
+        self.terminal_fd, their_terminal = os.openpty()
+        theirs.callback(os.close, their_terminal)
         self._ours.callback(self._close_terminal)
-        self.terminal_fd = ours
-        os.set_blocking(ours, False)
-        self.resize(rows, columns)
+        os.set_blocking(self.terminal_fd, False)
         # Raw from the start: what is written early must not be echoed or interpreted here.
-        tty.setraw(theirs_fd)
-        return theirs_fd
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Tell the terminal, if there is one, how big it is now."""
-        if self.terminal_fd is not None:
-            size = struct.pack("HHHH", rows, columns, 0, 0)
-            fcntl.ioctl(self.terminal_fd, termios.TIOCSWINSZ, size)
+        tty.setraw(their_terminal)
+        return their_terminal
 
     def _close_terminal(self) -> None:
         if self.terminal_fd is not None:
             os.close(self.terminal_fd)
             self.terminal_fd = None
 
-    def _request_keeper(
-        self, argv: Sequence[str], env: Mapping[str, str], theirs: contextlib.ExitStack
-    ) -> int:
-        """The line on which a keeper is already asked to keep `argv`, for as long as it takes."""
+    def _make_line(self, theirs: contextlib.ExitStack) -> int:
+        """A line to a keeper; returns the number of its end."""
         self._line, their_line = socket.socketpair()
         self._ours.callback(self._line.close)
         theirs.callback(their_line.close)
         number = fcntl.fcntl(their_line, fcntl.F_DUPFD_CLOEXEC, 3)
         theirs.callback(os.close, number)
-        words = encode_argv(argv[0], argv[1:])
-        fields = [b"0", b"%d" % _PATIENCE_MS, b"", b"%d" % len(words), *words, *encode_env(env)]
-        body = b"\0".join(fields)
-        self._line.sendall(b"%010d" % len(body) + body)
         return number
 
     def _watch(self) -> None:
@@ -227,6 +215,14 @@ class ProcessStream:
         self._loop.remove_reader(fd)
         if not self._gone.done():
             self._gone.set_result(None)
+
+
+def _request(argv: Sequence[str], env: Mapping[str, str]) -> bytes:
+    """What to send to a keeper that is to keep `argv` for as long as it takes."""
+    words = encode_argv(argv[0], argv[1:])
+    fields = [b"0", b"%d" % _PATIENCE_MS, b"", b"%d" % len(words), *words, *encode_env(env)]
+    body = b"\0".join(fields)
+    return b"%010d" % len(body) + body
 
 
 def _readable(data: bytes, theirs: contextlib.ExitStack) -> int:

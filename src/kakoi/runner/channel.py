@@ -107,6 +107,8 @@ class RunnerChannel:
         }
         answer = await self._ask(order, lambda _kind, body: data.extend(body))
         with self._trusting_nothing():
+            if len(data) > limit:
+                raise frames.BadFrame("more output than was asked for")
             lost = number(answer, "total") - number(answer, "stored")
             ended = answer.get("ended") is True
         return OutputPart(bytes(data), offset, offset + len(data), ended, max(0, lost))

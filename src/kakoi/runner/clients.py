@@ -63,6 +63,8 @@ class Request:
     def answer(self, answer: dict[str, Any]) -> None:
         self._client.requests.pop(self._number, None)
         body = json.dumps(answer).encode()
+        if len(body) > frames.MAX_JSON:
+            body = json.dumps(files.failure(OSError(errno.EOVERFLOW, "too much to tell"))).encode()
         self._client.send(frames.frame(frames.ANSWER, self._number, body))
 
     def feed(self, data: bytes) -> None:
@@ -82,6 +84,13 @@ class Request:
         if self.job is not None:
             self.job.end("cancelled")
 
+    def abandon(self) -> None:
+        """The client is gone: nobody will ever make room for what the job still has to say."""
+        self.cancel()
+        if self.job is not None:
+            self.job.follower = None
+            self.job.has_room()
+
 
 class Client:
     """One stream, and the requests that came over it."""
@@ -94,6 +103,7 @@ class Client:
         self._writing = writing
         self._decoder = frames.Decoder()
         self._outbox = bytearray()
+        self._deaf = False
         self.requests: dict[int, Request] = {}
         self._held = held
         for fd in {reading, writing}:
@@ -128,7 +138,7 @@ class Client:
     def _on_ready(self, events: int) -> None:
         if events & WRITE or self._outbox:
             self._flush()
-        if self._reading >= 0 and (events & ~WRITE):
+        if self._reading >= 0 and not self._deaf and (events & ~WRITE):
             self._receive()
 
     def _flush(self) -> None:
@@ -148,6 +158,10 @@ class Client:
         if was_full and not self.full:
             for request in list(self.requests.values()):
                 request.has_room()
+        if self._deaf and not self.full:
+            self._deaf = False
+            self._runner.loop.watch(self._reading, READ, self._on_ready)
+            self._obey(b"")
 
     def _receive(self) -> None:
         try:
@@ -156,19 +170,29 @@ class Client:
             return
         except OSError:
             data = b""
+        if data:
+            self._obey(data)
+        else:
+            self.close()
+
+    def _obey(self, data: bytes) -> None:
         try:
             for kind, number, body in self._decoder.feed(data):
                 self._take(kind, number, body)
-            if not data:
-                self.close()
-        except (frames.BadFrame, ValueError, KeyError, TypeError):
+                if self._reading < 0:
+                    return
+                if self.full:  # It must read before it may ask for more.
+                    self._deaf = True
+                    self._runner.loop.forget(self._reading)
+                    return
+        except Exception:  # Whatever its nonsense breaks: the others are still to be served.
             self.close()
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
         request = self.requests.get(number)
         if kind == frames.REQUEST:
-            if len(self.requests) >= frames.MAX_REQUESTS:
-                raise frames.BadFrame("too many requests")
+            if len(self.requests) >= frames.MAX_REQUESTS or request is not None:
+                raise frames.BadFrame("too many requests, or one twice")
             order = json.loads(body)
             request = Request(self, number)
             self.requests[number] = request
@@ -197,5 +221,5 @@ class Client:
         if self._held is not None:
             self._held.close()
         for request in list(self.requests.values()):
-            request.cancel()
+            request.abandon()
         self._runner.leave(self)

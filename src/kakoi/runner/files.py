@@ -48,7 +48,12 @@ class FileReading:
             size = min(self._left, self._request.room(), frames.MAX_DATA)
             if size == 0 and self._left:
                 return
-            data = os.pread(self._fd, size, self._offset) if size else b""
+            try:
+                data = os.pread(self._fd, size, self._offset) if size else b""
+            except OSError as error:
+                self.close()
+                self._request.answer(failure(error))
+                return
             if not data:
                 self.close()
                 self._request.answer({"ended": self._left > 0})
@@ -70,12 +75,10 @@ class FileWriting:
         self._request = request
         # Through a link to what it stands for, as any editor would.
         self._path = os.path.realpath(path)
-        if os.path.isdir(self._path):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _check_replaceable(self._path)
         self._mode = mode
         self._left = limit
-        folder, name = os.path.split(self._path)
-        self._draft = f"{folder}/.{name[:100]}.{os.urandom(6).hex()}"
+        self._draft = f"{os.path.dirname(self._path)}/.kakoi-{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(self._draft, flags, 0o600)
 
@@ -114,6 +117,17 @@ class FileWriting:
             self._fd = -1
             with contextlib.suppress(OSError):
                 os.unlink(self._draft)
+
+
+def _check_replaceable(path: str) -> None:
+    """A device or a pipe is not a file with new contents: the next one who opens it needs it."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(code, "not a regular file")
 
 
 def stat_file(path: str) -> dict[str, Any]:

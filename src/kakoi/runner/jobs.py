@@ -62,6 +62,10 @@ class Output:
     def open(self) -> bool:
         return self._fd >= 0
 
+    @property
+    def held_back(self) -> bool:
+        return self._paused and self.open
+
     def _may_read(self) -> int:
         """How many bytes can be taken from the command at this moment."""
         follower = self._job.follower
@@ -256,7 +260,13 @@ class Job:
         return sum(output.spool.file_bytes for output in self.outputs)
 
     def arm(self) -> None:
-        """Start the clocks."""
+        """Start the clocks, and give it the input that came along."""
+        given = self.order.pop("input", None)
+        if given is not None and self.stdin is not None:
+            if given:
+                self.stdin.feed(given)
+            if self.order["input_ends"]:
+                self.stdin.feed(b"")
         timeout_s, idle_s = self.order.get("timeout_s"), self.order.get("idle_timeout_s")
         if timeout_s:
             self._timers.append(self.loop.after(timeout_s, lambda: self.end("timed_out")))
@@ -266,6 +276,8 @@ class Job:
     def _check_idle(self) -> None:
         idle_s = self.order["idle_timeout_s"]
         left_s = self.last_output + idle_s - time.monotonic()
+        if any(output.held_back for output in self.outputs):
+            left_s = idle_s  # It is not idle: nobody takes what it says.
         if left_s <= 0:
             self.end("idle_timeout")
         elif self.running:
@@ -289,7 +301,7 @@ class Job:
             self.keeper.tell(SIGNAL + bytes([number]))
 
     def resize(self, rows: int, columns: int) -> None:
-        if self.terminal >= 0:
+        if self.terminal >= 0 and self.outputs[0].open:
             fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def over(self, record: Record) -> None:
@@ -310,9 +322,10 @@ class Job:
         self._timers = []
         if self.stdin is not None:
             self.stdin.close()
-        if self.terminal >= 0:
-            self.terminal = -1
+        self.terminal = -1
         self.answer = self._describe(self._record)
+        # A job is remembered for long, what it was given (megabytes, perhaps) need not be.
+        self.order = {"command": self.title, "background": self.in_background}
         follower, self.follower = self.follower, None
         if follower is not None:
             follower.answer(self.answer)

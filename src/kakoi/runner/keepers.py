@@ -18,6 +18,7 @@ import _signal as signal  # type: ignore[import-not-found]
 import array
 import contextlib
 import errno
+import fcntl
 import marshal
 import os
 import resource
@@ -41,6 +42,8 @@ _SIGNALS = sorted(set(range(1, signal.NSIG)) - {signal.SIGKILL, signal.SIGSTOP, 
 # The shell says where it is when it exits. Bash reads this before the command, which stays as it
 # was judged; `sh` is given both in one, because nothing makes it read a file first.
 _BASH_PRELUDE = b"unset BASH_ENV; trap 'builtin pwd -P >&%d 2>/dev/null' EXIT; exec %d<&-\n"
+# Numbers that few scripts use, and that this shell can name: the report, and the text to read.
+_REPORT_NUMBERS = {"bash": (200, 201), "sh": (9, 8)}
 _SH_PRELUDE = b"trap 'pwd -P >&%d 2>/dev/null' EXIT; . /proc/self/fd/%d"
 
 
@@ -190,10 +193,14 @@ def _keep_only(line: int) -> None:
 
 def _receive(line: socket.socket) -> tuple[Any, list[int]]:
     rights_size = socket.CMSG_LEN(3 * array.array("i").itemsize)
-    # The kernel never joins a message that carries descriptors with the next one.
-    data, rights, _, _ = line.recvmsg(64 * 1024, rights_size, socket.MSG_CMSG_CLOEXEC)
-    if not data:
-        os._exit(0)
+    data = b""
+    while not data:
+        # The kernel never joins a message that carries descriptors with the next one.
+        data, rights, _, _ = line.recvmsg(64 * 1024, rights_size, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            os._exit(0)
+        while data[:1] in (END, SIGNAL):  # Meant for the command before, which ended meanwhile.
+            data = data[len(END) if data[:1] == END else len(SIGNAL) + 1 :]
     left = int(data[:10]) + 10 - len(data)
     while left > 0:
         part = line.recv(left, socket.MSG_WAITALL)
@@ -218,23 +225,26 @@ def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int
         failing = "no_program"
         program = ending.find_program(argv[0], env.get(b"PATH", os.defpath.encode()))
         failing = "no_start"
+        actions = _streams(streams, terminal)
         if shell:
-            report = _ask_for_cwd(argv, env, shell, held)
+            report = _ask_for_cwd(argv, env, shell, held, actions)
         command = os.posix_spawn(
             program,
             argv,
             env,
-            file_actions=_streams(streams, terminal),
+            file_actions=actions,
             setsid=True,
             setsigmask=[],
             setsigdef=_SIGNALS,
         )
-    except OSError as error:
-        return Record(failing, error.errno or errno.EIO)
+    except (OSError, ValueError) as error:
+        if report >= 0:
+            os.close(report)
+        return Record(failing, getattr(error, "errno", None) or errno.EINVAL)
     finally:
+        os.chdir("/")
         for fd in held:
             os.close(fd)
-    os.chdir("/")
     record = _watch(command, line, wakeup)
     if report >= 0:
         record.cwd = _read_report(report)
@@ -254,22 +264,32 @@ def _streams(streams: list[int], terminal: bytes) -> list[tuple[Any, ...]]:
     return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
 
 
-def _ask_for_cwd(argv: list[bytes], env: dict[bytes, bytes], shell: str, held: list[int]) -> int:
+def _ask_for_cwd(
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    shell: str,
+    held: list[int],
+    actions: list[tuple[Any, ...]],
+) -> int:
     """Make the shell report its directory when it exits; returns where to read the report."""
+    text = os.memfd_create("kakoi")
+    held.append(text)
     report, report_end = os.pipe()
-    text = os.memfd_create("kakoi", 0)
-    held += [report_end, text]
-    os.set_inheritable(report_end, True)
-    os.set_inheritable(text, True)
+    held.append(report_end)
     os.set_blocking(report, False)
+    numbers = _REPORT_NUMBERS[shell]
     if shell == "bash":
-        content = _BASH_PRELUDE % (report_end, text)
-        env[b"BASH_ENV"] = b"/proc/self/fd/%d" % text
+        content = _BASH_PRELUDE % numbers
+        env[b"BASH_ENV"] = b"/proc/self/fd/%d" % numbers[1]
     else:
         content = argv[-1]
-        argv[-1] = _SH_PRELUDE % (report_end, text)
+        argv[-1] = _SH_PRELUDE % numbers
     os.write(text, content)
     os.lseek(text, 0, os.SEEK_SET)
+    for fd, number in zip((report_end, text), numbers):  # noqa: B905 - Python 3.8
+        source = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20)  # Not a number that is still needed.
+        held.append(source)
+        actions.append((os.POSIX_SPAWN_DUP2, source, number))
     return report
 
 

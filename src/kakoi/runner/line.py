@@ -18,6 +18,7 @@ from kakoi.runner import frames
 from kakoi.runner.answers import Hello, parse_object
 from kakoi.runner.delivery import GREETING, NO_PYTHON, NoPythonError, RunnerSettings, delivery
 
+_GONE = "its runner is gone"
 _LONGEST_GREETING = 200
 _MAX_UNSENT = 4 * 1024 * 1024
 # Credit is given back in steps: a frame for each byte that came would be more than the byte.
@@ -109,7 +110,7 @@ class Stream(asyncio.Protocol):
         return b""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.lose("its runner is gone")
+        self.lose(_GONE)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -309,8 +310,8 @@ async def open_line(
         if isinstance(error, NoPythonError):
             raise
         said = line.process.stderr.strip()
-        # One that was given up says whatever it says because of that.
-        why = stream.lost if isinstance(error, TimeoutError) else said or stream.lost
+        # One that went by itself said why; one that was given up says what it says because of that.
+        why = said if said and stream.lost == _GONE else stream.lost
         raise SandboxError(
             f"the sandbox could not be started: {why}",
             details={"program": launch.argv[0], "stderr": said, "lost": stream.lost},

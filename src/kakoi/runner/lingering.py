@@ -8,10 +8,12 @@ Standard library only, Python >= 3.8.
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import os
 import socket
 import stat
+import time
 
 from kakoi.runner.loop import READ
 from kakoi.runner.spool import temporary_folder
@@ -23,72 +25,128 @@ if TYPE_CHECKING:
     from kakoi.runner.loop import Loop
 
 _RIGHTS = socket.CMSG_LEN(2 * array.array("i").itemsize)
+_READY = b"k"
+# A runner that was stopped, or somebody else in its place, is not waited for any longer.
+_PATIENCE_S = 5.0
 
 
-def _folder() -> str:
-    return f"{temporary_folder()}/.kakoi-{os.getuid()}"
+class Turn:
+    """Of runners that start together one serves at a time: the others find the first.
 
+    `held` is False where there is no folder of ours to meet in.
+    """
 
-def hand_over(reading: int, writing: int) -> bool:
-    """Give our stream to the runner that is already here, and stay until it is done with it."""
-    line = socket.socket(socket.AF_UNIX)
-    try:
-        line.connect(_folder() + "/runner")
-        rights = array.array("i", [reading, writing])
-        line.sendmsg([b"k"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    def __init__(self) -> None:
+        self._folder = self._lock = -1
+        with contextlib.suppress(OSError):
+            self._folder = _open_folder()
+            self._lock = self._take_lock()
+        self.held = self._lock >= 0
+        # By its descriptor: nobody can put another one in its place, and no path is too long.
+        self._path = f"/proc/self/fd/{self._folder}/runner"
+
+    def _take_lock(self) -> int:
+        flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open("lock", flags, 0o600, dir_fd=self._folder)
+        give_up = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            except OSError:
+                if time.monotonic() > give_up:
+                    os.close(lock)
+                    raise
+            time.sleep(0.01)
+
+    def hand_over(self, reading: int, writing: int) -> bool:
+        """Give our stream to the runner that is already here, and stay until it is done with it."""
+        line = socket.socket(socket.AF_UNIX)
+        line.settimeout(_PATIENCE_S)
+        try:
+            line.connect(self._path)
+            if line.recv(len(_READY)) != _READY:
+                return False
+            rights = array.array("i", [reading, writing])
+            line.sendmsg([_READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except OSError:
+            return False
         os.close(reading)
         os.close(writing)
-        line.recv(1)
-    except OSError:
-        return False
-    return True
+        self.end()
+        line.settimeout(None)
+        with contextlib.suppress(OSError):
+            line.recv(1)
+        return True
+
+    def listen(self) -> socket.socket:
+        """A socket in the place where the next ones look; OSError if somebody else has it."""
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.setblocking(False)
+            try:
+                listener.connect(self._path)
+            except (ConnectionRefusedError, FileNotFoundError):  # Dead, or never there.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink("runner", dir_fd=self._folder)
+            else:
+                raise OSError("it is alive, but does not speak")
+            listener.bind(self._path)
+            listener.listen(16)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    def end(self) -> None:
+        for fd in (self._lock, self._folder):
+            if fd >= 0:
+                os.close(fd)
+        self._lock = self._folder = -1
 
 
 class Meeting:
     """Where later clients come to. Without a folder to write to, nobody does."""
 
-    def __init__(self, loop: Loop, welcome: Callable[[int, int, socket.socket], None]) -> None:
+    def __init__(
+        self, turn: Turn, loop: Loop, welcome: Callable[[int, int, socket.socket], None]
+    ) -> None:
         self._loop = loop
         self._welcome = welcome
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.setblocking(False)
-        try:
-            self._open()
-        except OSError:
-            self._listener.close()
+        self._expected: set[socket.socket] = set()
+        self._listener: socket.socket | None = None
+        if turn.held:
+            with contextlib.suppress(OSError):
+                self._listener = turn.listen()
+                loop.watch(self._listener.fileno(), READ, self._on_visitor)
+        turn.end()
 
-    def _open(self) -> None:
-        folder = _folder()
-        try:
-            os.mkdir(folder, 0o700)
-        except FileExistsError:
-            found = os.lstat(folder)
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                raise
-        # Two runners that start together: the second one to come here replaces a dead socket only.
-        lock = os.open(folder + "/lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            path = folder + "/runner"
-            if not _answers(path):
-                if os.path.lexists(path):
-                    os.unlink(path)
-                self._listener.bind(path)
-                self._listener.listen(16)
-                self._loop.watch(self._listener.fileno(), READ, self._on_visitor)
-        finally:
-            os.close(lock)
+    @property
+    def expects(self) -> bool:
+        """Is somebody here whose stream has not come yet?"""
+        return bool(self._expected)
+
+    def close(self) -> None:
+        """Whoever comes now has to see to it alone."""
+        if self._listener is not None:
+            self._loop.forget(self._listener.fileno())
+            self._listener.close()
 
     def _on_visitor(self, _events: int) -> None:
         try:
-            line, _ = self._listener.accept()
+            line, _ = self._listener.accept()  # type: ignore[union-attr]
         except OSError:
             return
         line.setblocking(False)
+        self._expected.add(line)
         self._loop.watch(line.fileno(), READ, lambda _events: self._on_stream(line))
+        self._loop.after(_PATIENCE_S, lambda: self._send_away(line))
+        try:
+            line.send(_READY)
+        except OSError:
+            self._send_away(line)
 
     def _on_stream(self, line: socket.socket) -> None:
-        self._loop.forget(line.fileno())
         streams = array.array("i")
         try:
             _, rights, _, _ = line.recvmsg(1, _RIGHTS, socket.MSG_CMSG_CLOEXEC)
@@ -96,18 +154,31 @@ class Meeting:
             rights = []
         for _level, _kind, data in rights:
             streams.frombytes(data[: len(data) - len(data) % streams.itemsize])
-        if len(streams) == 2:
-            self._welcome(streams[0], streams[1], line)
-        else:
+        try:
+            reading, writing = streams
+            self._welcome(reading, writing, line)
+        except (OSError, ValueError):  # Not two, or nothing that could be a stream.
             for fd in streams:
                 os.close(fd)
+            self._send_away(line)
+        else:
+            self._loop.forget(line.fileno())
+            self._expected.discard(line)
+
+    def _send_away(self, line: socket.socket) -> None:
+        if line in self._expected:
+            self._expected.discard(line)
+            self._loop.forget(line.fileno())
             line.close()
 
 
-def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-        return True
+def _open_folder() -> int:
+    path = f"{temporary_folder()}/.kakoi-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(folder)
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        os.close(folder)
+        raise OSError("a stranger's folder")
+    return folder

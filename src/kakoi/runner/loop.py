@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
+_LONGEST_WAIT_S = 3600.0  # The kernel counts milliseconds, in 31 bits.
+_MANY_TIMERS = 256
 
 
 class Timer:
@@ -41,6 +43,7 @@ class Loop:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._timers: list[Timer] = []
+        self._too_many = _MANY_TIMERS
 
     def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
         """Call `handler` with the events of `fd` that are due; 0 events: only its end."""
@@ -57,6 +60,10 @@ class Loop:
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(time.monotonic() + seconds, callback)
+        if len(self._timers) > self._too_many:  # Most were cancelled long before their time.
+            self._timers = [each for each in self._timers if each.callback is not None]
+            heapq.heapify(self._timers)
+            self._too_many = max(_MANY_TIMERS, 2 * len(self._timers))
         heapq.heappush(self._timers, timer)
         return timer
 
@@ -66,7 +73,7 @@ class Loop:
             heapq.heappop(self._timers)
         wait_s = -1.0
         if self._timers:
-            wait_s = max(0.0, self._timers[0].when - time.monotonic())
+            wait_s = min(max(0.0, self._timers[0].when - time.monotonic()), _LONGEST_WAIT_S)
         for fd, events in self._epoll.poll(wait_s, 64):
             handler = self._handlers.get(fd)  # An earlier handler of this turn may have closed it.
             if handler is not None:

@@ -6,6 +6,8 @@ Standard library only, Python >= 3.8.
 from __future__ import annotations
 
 import errno
+import os
+import struct
 import time
 
 from kakoi.runner import files, frames
@@ -20,6 +22,59 @@ if TYPE_CHECKING:
     from kakoi.runner.loop import Loop
 
     Order = dict[str, Any]
+
+
+_TEXT_OR_NONE = (str, type(None))
+_SECONDS_OR_NONE = (int, float, type(None))
+_RUN = (
+    ("id", str),
+    ("command", (str, list)),
+    ("cwd", _TEXT_OR_NONE),
+    ("env", dict),
+    ("stdin", bool),
+    ("terminal", (list, type(None))),
+    ("timeout_s", _SECONDS_OR_NONE),
+    ("idle_timeout_s", _SECONDS_OR_NONE),
+    ("send_limit", int),
+    ("spill", int),
+)
+
+
+def check_run(order: Order) -> None:
+    """Refuse what is no order to run something, before anything of it is done."""
+    for name, kinds in _RUN:
+        if not isinstance(order[name], kinds):
+            raise frames.BadFrame(name)
+    command, size = order["command"], order["terminal"]
+    words = [command] if isinstance(command, str) else command
+    if not words or not all(isinstance(word, str) for word in [*words, *order["env"].values()]):
+        raise frames.BadFrame("command or env")
+    if size is not None:
+        rows, columns = size
+        struct.pack("HH", rows, columns)
+    if order["send_limit"] < 0 or order["spill"] < 0:
+        raise frames.BadFrame("less than nothing")
+    for seconds in (order["timeout_s"], order["idle_timeout_s"]):
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise frames.BadFrame("no time")
+    if "input" in order:
+        import binascii  # Few need it, and it is a file of its own.
+
+        order["input"] = binascii.a2b_base64(order["input"])
+        order["input_ends"] = bool(order["input_ends"])
+
+
+def _path(order: Order) -> str:
+    path = order["path"]
+    if not isinstance(path, str):
+        raise frames.BadFrame("no path")
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise OSError(errno.EINVAL, "no name of a file")
+    return path
 
 
 class Orders:
@@ -60,7 +115,7 @@ class Orders:
 
         job.watchers.append(look)
         if job.running and wait_s is not None:
-            self._loop.after(wait_s, lambda: give({"running": True}))
+            self._loop.after(max(0.0, wait_s), lambda: give({"running": True}))
         look()
 
     def _job(self, order: Order) -> Job:
@@ -88,6 +143,8 @@ class Orders:
         job = self._job(order)
         spool = job.spool(order["stream"])
         offset: int = order["offset"]
+        if offset < 0 or order["limit"] < 0:
+            raise OSError(errno.EINVAL, "nothing is before the beginning")
 
         def look() -> None:
             if spool.stored > offset or not job.running:
@@ -104,6 +161,7 @@ class Orders:
             request.answer({"ended": ended, "stored": spool.stored, "total": spool.total})
 
         job.watchers.append(look)
+        # Not `<= 0`: what is no number at all does not wait.
         if job.running and order["wait_s"] > 0:
             self._loop.after(order["wait_s"], give)
             look()
@@ -140,15 +198,15 @@ class Orders:
         request.answer({})
 
     def _read_file(self, request: Request, order: Order) -> None:
-        reading = files.FileReading(request, order["path"], order["offset"], order["limit"])
+        reading = files.FileReading(request, _path(order), order["offset"], order["limit"])
         request.transfer = reading
         reading.has_room()
 
     def _write_file(self, request: Request, order: Order) -> None:
-        request.transfer = files.FileWriting(request, order["path"], order["mode"], order["limit"])
+        request.transfer = files.FileWriting(request, _path(order), order["mode"], order["limit"])
 
     def _list_files(self, request: Request, order: Order) -> None:
-        request.answer(files.list_files(order["path"], order["limit"]))
+        request.answer(files.list_files(_path(order), order["limit"]))
 
     def _stat_file(self, request: Request, order: Order) -> None:
-        request.answer(files.stat_file(order["path"]))
+        request.answer(files.stat_file(_path(order)))

@@ -115,7 +115,7 @@ alive() {
 end_below() {
     k_ended=0 k_survivors=0 k_known=' '
     now
-    k_limit=$((k_now + 1000))
+    k_limit=$((k_now + 500))
     stop_below
     while [ -n "$k_found" ]; do
         kill -KILL $k_found

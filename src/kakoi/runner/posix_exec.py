@@ -19,7 +19,7 @@ from typing import Protocol
 
 from kakoi.errors import SandboxError
 from kakoi.process.stream import Launch, ProcessStream
-from kakoi.runner.commands import Stream, TerminalSize
+from kakoi.runner.commands import Stream
 
 _CHUNK = 256 * 1024
 _LONGEST_LINE = 200
@@ -153,15 +153,18 @@ class _Cutter:
 class Exec:
     """A shell of ours; requests go to it one after the other. `end` must be called.
 
-    `is_used`: something was asked already. `said`: the words of whoever should have started it.
+    `is_used`: something was asked already. `on_up` is called when it begins to answer. `said`: the
+    words of whoever should have started it.
     """
 
-    def __init__(self, launch: Launch, *, terminal: TerminalSize | None = None) -> None:
-        size = None if terminal is None else (terminal.rows, terminal.columns)
-        launch = dataclasses.replace(launch, separate_stderr=True, terminal=size)
+    def __init__(self, launch: Launch, *, terminal: bool = False) -> None:
+        # A terminal on our side has no size: otherwise the program in between would pass that on,
+        # sooner or later, and undo what was set inside.
+        launch = dataclasses.replace(launch, separate_stderr=True, terminal=terminal)
         self._stream = ProcessStream(launch)
         self._key = secrets.token_hex(16)
         self.is_used = False
+        self.on_up: Callable[[], None] = lambda: None
         self._said = bytearray()
         fd = self._stream.terminal_fd
         self._is_terminal = fd is not None
@@ -216,6 +219,7 @@ class Exec:
             for is_line, data in cutter.feed(chunk):
                 if is_line and (found := _STARTED.fullmatch(data)):
                     has_started = True
+                    self.on_up()
                     listener.on_started(int(found[1]), int(found[2]))
                 elif is_line and (found := _END.fullmatch(data)):
                     numbers = [int(word) for word in found.groups()[1:]]
@@ -250,10 +254,6 @@ class Exec:
         else:
             with contextlib.suppress(OSError):
                 self._stream.socket.shutdown(socket.SHUT_WR)
-
-    def resize(self, size: TerminalSize) -> None:
-        """Tell our side of its terminal; the program in between may ask."""
-        self._stream.resize(size.rows, size.columns)
 
     async def next_chunk(self) -> bytes:
         """What comes on its output outside of any request; nothing at the end."""

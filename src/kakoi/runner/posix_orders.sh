@@ -164,7 +164,7 @@ stat_file() {
 
 resize() {
     read -r k_pid k_rows k_columns <&5
-    stty rows "$k_rows" cols "$k_columns" <"/proc/$k_pid/fd/9" || exit 25
+    stty rows "$k_rows" cols "$k_columns" <"/proc/$k_pid/fd/0" || exit 25
 }
 
 # The line that says how job $k_id ended, or `running`, or `gone` if its shell was killed.

@@ -22,7 +22,7 @@ _TRIES = 3
 _SECOND_TRY_S = 2.0
 _OVERDUE_S = 15.0
 # A command costs four processes in the sandbox, and from here on only three.
-_MANY = 40
+_MANY = 32
 
 
 def run_request(command: Command, verb: str, *, source: str, is_loud: bool) -> bytes:
@@ -265,8 +265,7 @@ class PosixRunning:
 
     async def resize(self, size: TerminalSize) -> None:
         """Tell its terminal how big it is now."""
-        if self._ids is not None and self._shell is not None and not self._answered.done():
-            self._shell.resize(size)
+        if self._ids is not None and not self._answered.done():
             await self._shells.order("resize", self._ids[1], size.rows, size.columns)
 
     async def signal(self, number: int) -> None:
@@ -347,7 +346,7 @@ class PosixRunning:
         try:
             async with self._shells.turn():
                 if self._command.terminal is not None:
-                    ending = await self._on_a_terminal(self._command.terminal)
+                    ending = await self._on_a_terminal()
                 else:
                     ending = await self._in_a_shell()
             duration_ms = round((self._loop.time() - self._began) * 1000)
@@ -393,13 +392,13 @@ class PosixRunning:
             is_clean = ending is not None and self._why is None and not self._takes_input
             self._shells.give_back(shell, is_clean=is_clean)
 
-    async def _on_a_terminal(self, size: TerminalSize) -> Ending | None:
+    async def _on_a_terminal(self) -> Ending | None:
         """A shell of its own, which finds the request in a file: its input is the command's."""
         nonce = secrets.token_hex(16)
         body = run_request(self._command, "run", source="open", is_loud=True)
         spec = await self._shells.put_spec(nonce, body)
         launch = self._shells.place.shell_launch(spec, terminal=True)
-        self._shell = shell = Exec(launch, terminal=size)
+        self._shell = shell = Exec(launch, terminal=True)
         self._shells.adopt(shell)
         try:
             return await self._shells.unless_lost(shell.hear(nonce, self))

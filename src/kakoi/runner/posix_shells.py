@@ -17,13 +17,14 @@ from kakoi.runner.commands import Stream
 from kakoi.runner.posix_exec import BreachError, Ending, Exec, Place, cancelled, request
 
 _STARTING = 8
-_STARTING_S = 0.3
+_SOON_S = 0.3
 _IDLE = 8
 _ORDERS = 8
 _BIRTHS = 8
 # More than this is faster as the last that a shell is sent.
 _SHORT = 64 * 1024
-_ANSWER_S = 15.0
+# It tries for five seconds to end what does not want to.
+_ANSWER_S = 10.0
 _CLOSE_S = 20.0
 _LAST_WORDS_S = 1.0
 _LARGEST_ERRNO = 125
@@ -56,7 +57,7 @@ class Watcher:
         self._on_lost = on_lost
         self._waiting: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._last_number = 0
-        self._is_orderly = False
+        self._is_orderly = self._is_deaf = False
         self._listening = asyncio.ensure_future(self._listen())
 
     async def call(self, *words: object) -> int:
@@ -71,6 +72,7 @@ class Watcher:
                 await self._shell.write(" ".join(map(str, (number, *words))).encode() + b"\n")
                 survivors, _ = await answer
         except TimeoutError:
+            self._is_deaf = True
             self._on_lost("its watcher does not answer")
             raise SandboxError("the sandbox was lost: its watcher does not answer") from None
         finally:
@@ -81,7 +83,7 @@ class Watcher:
         """End all that was started for us, and the watcher. It may be gone: then by another."""
         await self._shell.close_input()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
+            async with asyncio.timeout(0 if self._is_deaf else _CLOSE_S):
                 await asyncio.shield(self._listening)
         self._listening.cancel()
         await asyncio.wait([self._listening])
@@ -165,7 +167,7 @@ class Shells:
         self._busy: set[Exec] = set()
         self._none_busy = asyncio.Event()
         self._none_busy.set()
-        self._coming: dict[Exec, asyncio.TimerHandle] = {}
+        self._coming: set[Exec] = set()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._leaving: set[asyncio.Future[None]] = set()
         self._orders = asyncio.Semaphore(_ORDERS)
@@ -244,15 +246,16 @@ class Shells:
 
     def _start(self) -> Exec:
         shell = Exec(self.place.shell_launch())
-        # Whether it works or waits for its command: after a while another may be started.
-        self._coming[shell] = self._loop.call_later(_STARTING_S, self._is_up, shell)
+        self._coming.add(shell)
+        # If it is not free again soon, others have to be started.
+        shell.on_up = lambda: self._loop.call_later(_SOON_S, self._is_up, shell)
         self.adopt(shell)
         return shell
 
     def _is_up(self, shell: Exec) -> None:
-        timer = self._coming.pop(shell, None)
-        if timer is not None:
-            timer.cancel()
+        shell.on_up = _nothing
+        if shell in self._coming:
+            self._coming.discard(shell)
             self._wake()
 
     def _is_quiet(self, shell: Exec) -> bool:
@@ -410,6 +413,10 @@ class Shells:
         self._idle.clear()
         while self._leaving:
             await asyncio.wait(self._leaving)
+
+
+def _nothing() -> None:
+    """Nobody needs to know."""
 
 
 def _output_of(ending: Ending | None, listener: Collector, verb: str, said: str) -> bytes:

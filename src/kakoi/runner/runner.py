@@ -26,10 +26,10 @@ from kakoi.runner import frames
 from kakoi.runner.clients import Client
 from kakoi.runner.jobs import Input, Job, Output
 from kakoi.runner.keepers import Keeper, Record, end_orphans
-from kakoi.runner.lingering import Meeting, hand_over
+from kakoi.runner.lingering import Meeting, Turn
 from kakoi.runner.loop import READ, Loop
 from kakoi.runner.memory import OutOfMemory
-from kakoi.runner.orders import Orders
+from kakoi.runner.orders import Orders, check_run
 from kakoi.runner.shells import changes_the_shell
 
 TYPE_CHECKING = False
@@ -83,6 +83,7 @@ class Runner:
         """Serve one more stream. `held` is closed when it ends."""
         client = Client(self, reading, writing, held)
         self._clients.append(client)
+        self.closing = False
         hello = {
             "version": frames.VERSION,
             "python": ".".join(map(str, sys.version_info[:2])),
@@ -111,6 +112,7 @@ class Runner:
     # --- Commands ----------------------------------------------------------------------------
 
     def _run(self, request: Request, order: dict[str, Any]) -> None:
+        check_run(order)
         known = self._jobs.get(order["id"])
         job = known or Job(self.loop, order, self._buffer, self._on_over)
         self._jobs[job.id] = job
@@ -127,15 +129,20 @@ class Runner:
     def _start(self, job: Job) -> None:
         theirs: list[int] = []
         try:
+            words = self._words(job.order)
             terminal = self._connect(job, theirs)
             keeper = self._take_keeper()
             self._busy[keeper.pid] = job
             job.keeper = keeper
-            streams = theirs if terminal else [theirs[0], theirs[1], theirs[2]]
-            keeper.start((*self._words(job.order), terminal, self._asked_shell(job)), streams)
+            keeper.start((*words, terminal, self._asked_shell(job)), theirs)
             job.arm()
         except OSError as error:
+            if job.keeper is not None:
+                del self._busy[job.keeper.pid]
+                self._dismiss(job.keeper)
             job.fail("no_keeper", error.errno or errno.EIO)
+        except UnicodeEncodeError:
+            job.fail("no_start", errno.EILSEQ)
         finally:
             for fd in theirs:
                 if fd != self._null:
@@ -212,13 +219,17 @@ class Runner:
             self._dismiss(keeper)
         else:
             self._idle.append(keeper)
-            if len(self._idle) > _SPARE_KEEPERS and self._trimming is None:
-                self._trimming = self.loop.after(_TRIM_AFTER_S, self._trim)
+            if len(self._idle) > _SPARE_KEEPERS:
+                self._trim_later()
         if job is not None:
             failed = record.kind != "exited" or record.number != 0
             if failed and self._memory.ran_out() and not job.why:
                 job.why = "out_of_memory" if _was_killed(record) else ""
             job.over(record)
+
+    def _trim_later(self) -> None:
+        if self._trimming is None:
+            self._trimming = self.loop.after(_TRIM_AFTER_S, self._trim)
 
     def _trim(self) -> None:
         """Let the keepers go that nobody has needed for a while, and bury those that went."""
@@ -227,14 +238,18 @@ class Runner:
         self._least_idle = len(self._idle)
         for pid in [pid for pid, keeper in self._keepers.items() if keeper.gone()]:
             del self._keepers[pid]
-        again = len(self._keepers) > _SPARE_KEEPERS
-        self._trimming = self.loop.after(_TRIM_AFTER_S, self._trim) if again else None
+        self._trimming = None
+        if len(self._idle) > _SPARE_KEEPERS or len(self._keepers) > len(self._idle) + len(
+            self._busy
+        ):
+            self._trim_later()
 
     def _dismiss(self, keeper: Keeper) -> None:
         self.loop.forget(keeper.fileno())
         keeper.close()
         if keeper in self._idle:
             self._idle.remove(keeper)
+        self._trim_later()
 
     def _on_over(self, job: Job) -> None:
         """A job has ended: remember it, and forget the oldest if that gets too much."""
@@ -281,7 +296,8 @@ def main(settings: dict[str, Any]) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    if settings.get("linger") and hand_over(reading, writing):
+    turn = Turn() if settings.get("linger") else None
+    if turn is not None and turn.held and turn.hand_over(reading, writing):
         return
     ending.become_keeper()
     ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
@@ -292,10 +308,11 @@ def main(settings: dict[str, Any]) -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
     runner = Runner(settings)
     gc.freeze()  # Before forking: a collection would copy every page it touches.
-    if settings.get("linger"):
-        Meeting(runner.loop, runner.welcome)
+    meeting = None if turn is None else Meeting(turn, runner.loop, runner.welcome)
     runner.prepare()
     runner.welcome(reading, writing)
-    while not runner.closing:
+    while not runner.closing or (meeting is not None and meeting.expects):
         runner.loop.turn()
+    if meeting is not None:
+        meeting.close()
     runner.end()

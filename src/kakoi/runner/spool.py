@@ -6,6 +6,7 @@ is gone with the runner. Standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
+import errno
 import os
 
 MEMORY_BYTES = 64 * 1024
@@ -40,10 +41,14 @@ class Spool:
 
     def _to_file(self, data: bytes | memoryview) -> None:
         if self._file < 0:
-            self._file = nameless_file()
-            self.stored = 0
-            memory, self._memory = self._memory, bytearray()
-            self._to_file(bytes(memory))
+            file = nameless_file()
+            try:
+                if os.pwrite(file, self._memory, 0) < len(self._memory):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                os.close(file)
+                raise
+            self._file, self._memory = file, bytearray()
         view = memoryview(data)
         while view:
             written = os.pwrite(self._file, view, self.stored)

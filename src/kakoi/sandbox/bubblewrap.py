@@ -43,13 +43,15 @@ class BubblewrapAdapter:
     "host" they have all of it, services on its loopback and abstract sockets included. They write
     to the workspace and to private directories (/tmp, /run, /home/agent) that go when the sandbox
     does. They are never root: a sandbox of root's runs as the owner of the workspace, and if that
-    is root, as an unprivileged user to whom the workspace is lent (process/staging.py).
+    is root, as an unprivileged user to whom the workspace is lent (process/staging.py). That of a
+    normal user runs as this user, groups included.
 
     `read_only`: files and directories to see besides the system's, at their own paths.
     `env`: variables of every command. `timeout_s`: how long `execute` lets a command run.
     `limits`: `processes` is kept (by the kernel, for everything in the sandbox together).
         `memory_bytes` and `cpus` are NOT kept by this sandbox.
-    Not closed: keys that a normal user keeps in the kernel's keyrings; virtual machines' AF_VSOCK.
+    Not closed without a filter of system calls, which it does not have yet: keys of a normal user
+        in the kernel's keyrings, AF_VSOCK of virtual machines, setuid files in the workspace.
     """
 
     def __init__(

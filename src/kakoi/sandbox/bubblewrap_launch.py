@@ -35,7 +35,7 @@ _SPEC, _ARGS = f"{_HANDED}spec", f"{_HANDED}args"
 # maven/settings.xml, ssl/private. Left out because they tell hosts apart: hostname, machine-id.
 _ETC = """
     alternatives ca-certificates.conf crypto-policies debian_version fedora-release fonts gai.conf
-    host.conf ImageMagick-* inputrc java java-* ld.so.cache locale.alias locale.conf localtime
+    host.conf hosts ImageMagick-* inputrc java java-* ld.so.cache locale.alias locale.conf localtime
     lsb-release magic magic.mime manpath.config maven/logging/*.properties maven/m2.conf mime.types
     netconfig networks nsswitch.conf os-release papersize perl/Net/*.cfg pki/ca-trust pki/java
     pki/tls/cert.pem pki/tls/certs pki/tls/openssl.cnf protocols python3*/*.py python3/*_config R
@@ -126,7 +126,7 @@ def _find_python() -> tuple[str, Seen | None]:
 
 
 def check_read_only(read_only: Sequence[Seen], workspace: Seen) -> None:
-    """Refuse what would cover the sandbox's own places, or make the workspace two things at once."""
+    """Refuse what would cover the sandbox's own places, or the workspace."""
     for seen in read_only:
         covered = [path for path in _OWN_PLACES if within(path, seen.path)]
         if seen.path == workspace.path or covered:
@@ -148,6 +148,8 @@ def build_launch(settings: Settings, system: System, program: Sequence[str]) -> 
     uid, gid = runs_as(settings, system)
     named = _named(settings, system)
     files = {**system.files, **_own_files(uid, gid)}
+    if settings.network == "none":
+        files["/etc/hosts"] = b"127.0.0.1 localhost kakoi\n::1 localhost kakoi\n"
     argv = [
         system.bwrap,
         *("--args", _ARGS),
@@ -249,9 +251,7 @@ root:x:0:0:root:/root:/usr/sbin/nologin
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 """
     group = f"agent:x:{gid}:\nroot:x:0:\nnogroup:x:65534:\n"
-    hosts = "127.0.0.1 localhost kakoi\n::1 localhost kakoi\n"
-    texts = {"/etc/passwd": passwd, "/etc/group": group, "/etc/hosts": hosts}
-    return {path: text.encode("ascii") for path, text in texts.items()}
+    return {"/etc/passwd": passwd.encode("ascii"), "/etc/group": group.encode("ascii")}
 
 
 def _spec(uid: int, gid: int, named: Sequence[Seen], workspace: Seen) -> str:

@@ -1,7 +1,9 @@
 """DockerAdapter: commands in containers, one for each command or one that stays.
 
-    run        docker run --rm … sh → runner      one command, and all of it is gone
-    channel    docker create, start; docker exec … sh → runner      stays until `cleanup`
+    lifetime    container                                 runner
+    command     docker run --rm -i; goes when we go       its main process
+    sandbox     docker create, start; stays until         docker exec -i; stays while jobs run
+                `cleanup`, or until it is swept
 
 Podman is driven by the same words.
 """
@@ -9,27 +11,16 @@ Podman is driven by the same words.
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from kakoi.errors import EnvironmentUnavailableError, ExecutionError, KakoiError, SandboxError
+from kakoi.errors import KakoiError, SandboxError
 from kakoi.process import ProcessExecutor
 from kakoi.process.options import default_environment
-from kakoi.process.stream import Launch
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.channel import open_channel
 from kakoi.runner.commands import Channel, Command
 from kakoi.runner.connection import Connection
-from kakoi.runner.delivery import NoPythonError, RunnerSettings, any_argv
 from kakoi.sandbox.adapter import Availability, ExecuteOptions, as_command, exit_code_or_raise
-from kakoi.sandbox.docker_advice import explain
-from kakoi.sandbox.docker_checks import (
-    check_confinement,
-    engine_limits,
-    ignored_limits,
-    kernel_limits,
-    limits_error,
-    sees_view,
-)
+from kakoi.sandbox.docker_advice import is_conflict
 from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Plan, Program, Tag, run_args
 from kakoi.sandbox.docker_container import (
     Container,
@@ -39,23 +30,24 @@ from kakoi.sandbox.docker_container import (
     plan_container,
 )
 from kakoi.sandbox.docker_engine import Engine
-
-Opener = Callable[[Launch, RunnerSettings], Awaitable[Channel]]
+from kakoi.sandbox.docker_entry import Entry, Guest, Opener
 
 _DEFAULTS = DockerSettings()
 _NO_TAG = Tag()
 # A runner that is already there answers at once, if it is in order.
-_REOPEN_S = 10.0
+_REOPEN_S = 20.0
 _LOG = logging.getLogger(__name__)
 
 
 class DockerAdapter:
     """Containers as a sandbox.
 
-    `lifetime`: "command" gives `run` and `execute` a fresh container each time; "sandbox" one
-        that stays. `channel` always opens the one that stays.
+    `lifetime`: "command" gives `run` and `execute` a fresh container each time, and `channel` one
+        that goes when the channel is closed, or we die. "sandbox" gives all of them the same one,
+        which stays until `cleanup`, with its jobs; after our death `attach` finds it again.
     `tag`: name and labels. `clock`: the time of day in seconds; without it no label has a date.
     `engine_env`: variables of the engine's own program, such as DOCKER_HOST.
+    `opener`: opens a channel to a runner; for tests.
     """
 
     def __init__(
@@ -68,19 +60,18 @@ class DockerAdapter:
         tag: Tag = _NO_TAG,
         clock: Callable[[], float] | None = None,
         engine_env: Mapping[str, str] | None = None,
-        opener: Opener = open_channel,
+        opener: Opener | None = None,
     ) -> None:
+        env = {**default_environment(), **(engine_env or {})}
         self._config = config
         self._engine = Engine(executor or ProcessExecutor(), program=program, env=engine_env)
-        self._program = program
+        self._entry = Entry(self._engine, env=env, opener=opener)
         self._lifetime = lifetime
         self._tag = tag if tag.owner else dataclasses.replace(tag, owner=default_owner())
         self._clock = clock
-        self._env = {**default_environment(), **(engine_env or {})}
-        self._opener = opener
         self._container: Container | None = None
+        self._guest: Guest | None = None
         self._connection = Connection(self._open)
-        self._is_checked = False
         self._has_warned = config.network != "host"
 
     @classmethod
@@ -96,27 +87,28 @@ class DockerAdapter:
     ) -> "DockerAdapter":
         """An adapter for a container that an earlier one has made and not cleaned up.
 
-        Its jobs are found again. SandboxError: there is no such container, or it is not ours.
+        Its jobs are found again. SandboxError: there is no such container, it is not ours, or it
+        does not run.
         """
         tag = Tag(owner=owner, name=container)
         adapter = cls(
             config, executor, program=program, lifetime="sandbox", tag=tag, engine_env=engine_env
         )
-        adapter._container = await Container.find(
-            adapter._engine, container, owner=adapter._tag.owner
-        )
-        await adapter._container.check()
+        found = await Container.find(adapter._engine, container, owner=adapter._tag.owner)
+        await found.check()
+        adapter._container = found
         return adapter
 
     @property
     def name(self) -> str:
         """Which kind of sandbox this is."""
-        return self._program
+        return self._engine.program
 
     @property
     def container(self) -> str | None:
-        """The name of the container that stays, once there is one."""
-        return None if self._container is None else self._container.name
+        """The name of the container behind `channel`, once there is one."""
+        current = self._container or self._guest
+        return None if current is None else current.name
 
     # --- Can it be used? ---------------------------------------------------------------------
 
@@ -127,13 +119,13 @@ class DockerAdapter:
             if await self._engine.find_image(self._config.image) is None:
                 return Availability(
                     True,
-                    f"{self._program} {version} answers; the image `{self._config.image}` will be "
+                    f"{self.name} {version} answers; the image `{self._config.image}` will be "
                     "pulled when it is needed",
                 )
             await self._probe()
         except KakoiError as error:
             return Availability(False, str(error), error.hint)
-        return Availability(True, f"{self._program} {version} has run a container")
+        return Availability(True, f"{self.name} {version} has run a container")
 
     async def is_available(self) -> bool:
         """Is it there and does it work?"""
@@ -167,13 +159,14 @@ class DockerAdapter:
         return exit_code_or_raise(await self.run(wanted), wanted)
 
     async def channel(self) -> Channel:
-        """The way into the container that stays; it is made at first use."""
+        """The way in, opened at first use and again after it was lost."""
         return await self._connection.channel()
 
     async def close(self) -> None:
-        """Give the channel up, and leave the container and its jobs alone (see `attach`)."""
-        await self._connection.close()
-        self._connection = Connection(self._open)
+        """Give the channel up, and leave a container that stays alone, with its jobs."""
+        connection, self._connection = self._connection, Connection(self._open)
+        await connection.close()
+        await self._end_guest()
 
     async def cleanup(self) -> None:
         """End everything and take the container away. Failures are logged, never raised."""
@@ -191,42 +184,64 @@ class DockerAdapter:
         except KakoiError as error:
             _LOG.warning("the container %s could not be removed: %s", name, error)
 
-    # --- One container for one command -------------------------------------------------------
-
-    async def _run_once(self, command: Command) -> ExecutionResult:
-        plan = await self._plan(dataclasses.replace(self._tag, name=""))
-        try:
-            async with mountable(plan):
-                channel = await self._start(plan)
-            try:
-                if not self._is_checked:
-                    await self._check(channel, plan)
-                result = await channel.run(command)
-            finally:
-                await finish(channel.close())
-        finally:
-            await finish(self._see_gone(plan.name))
-        if result.reason is Reason.SANDBOX_LOST and await self._engine.ran_out_of_memory(plan.name):
-            return _out_of_memory(result)
-        return result
-
-    async def _start(self, plan: Plan) -> Channel:
-        return await self._open_stream(run_args(plan, any_argv()), RunnerSettings())
-
-    # --- One container that stays ------------------------------------------------------------
+    async def _plan(self, tag: Tag) -> Plan:
+        if not self._has_warned:
+            self._has_warned = True
+            _LOG.warning("containers share the network of this machine: `network` is `host`")
+        now_s = None if self._clock is None else self._clock()
+        return await plan_container(self._engine, self._config, tag, now_s=now_s)
 
     async def _open(self) -> Channel:
+        if self._lifetime == "command":
+            return await self._open_guest()
         if self._container is None:
             return await self._open_fresh()
         return await self._open_again(self._container)
+
+    # --- Containers that go when we go -------------------------------------------------------
+
+    async def _run_once(self, command: Command) -> ExecutionResult:
+        guest = await self._start(dataclasses.replace(self._tag, name=""))
+        try:
+            result = await guest.channel.run(command)
+        finally:
+            await finish(self._end(guest))
+        if result.reason is not Reason.SANDBOX_LOST:
+            return result
+        return _out_of_memory(result) if await self._engine.had_oom(guest.name) else result
+
+    async def _open_guest(self) -> Channel:
+        await self._end_guest()
+        self._guest = await self._start(self._tag)
+        return self._guest.channel
+
+    async def _end_guest(self) -> None:
+        guest, self._guest = self._guest, None
+        if guest is not None:
+            await self._end(guest)
+
+    async def _start(self, tag: Tag) -> Guest:
+        plan = await self._plan(tag)
+        try:
+            return await self._entry.start(plan)
+        except BaseException as error:
+            if not is_conflict(error):
+                await finish(self._see_gone(plan.name))
+            raise
+
+    async def _end(self, guest: Guest) -> None:
+        await guest.leave()
+        await self._see_gone(guest.name)
+
+    # --- A container that stays --------------------------------------------------------------
 
     async def _open_fresh(self) -> Channel:
         plan = await self._plan(self._tag)
         container = await Container.make(self._engine, plan)
         try:
-            channel = await self._enter(container)
+            channel = await self._entry.enter(container)
             try:
-                await self._check(channel, plan)
+                await self._entry.check(channel, plan)
             except BaseException:
                 await finish(channel.close())
                 raise
@@ -240,19 +255,15 @@ class DockerAdapter:
         """Find the runner that lives there. If there is none, nothing it started may live on."""
         await container.check()
         # On the host's network other containers' runners are seen as well.
-        mine = self._config.network != "host"
-        if not await container.end_everything(unless_runner=mine):
+        may_wait = self._config.network != "host"
+        if not await container.end_everything(unless_in_use=may_wait):
             try:
                 async with asyncio.timeout(_REOPEN_S):
-                    return await self._enter(container)
+                    return await self._entry.enter(container)
             except (SandboxError, TimeoutError) as error:
                 _LOG.warning("the runner in %s does not answer: %s", container.name, error)
-            await container.end_everything(unless_runner=False)
-        return await self._enter(container)
-
-    async def _enter(self, container: Container) -> Channel:
-        args = container.exec_args(any_argv())
-        return await self._open_stream(args, RunnerSettings(linger=True))
+            await container.end_everything(unless_in_use=False)
+        return await self._entry.enter(container)
 
     async def _explain_loss(
         self, result: ExecutionResult, connection: Connection
@@ -271,50 +282,6 @@ class DockerAdapter:
         if state.out_of_memory:
             return _out_of_memory(result)
         return dataclasses.replace(result, error=f"{result.error}; its container is {state}")
-
-    # --- Both --------------------------------------------------------------------------------
-
-    async def _plan(self, tag: Tag) -> Plan:
-        if not self._has_warned:
-            self._has_warned = True
-            _LOG.warning("containers share the network of this machine: `network` is `host`")
-        now_s = None if self._clock is None else self._clock()
-        return await plan_container(self._engine, self._config, tag, now_s=now_s)
-
-    async def _open_stream(self, args: Sequence[str], settings: RunnerSettings) -> Channel:
-        launch = Launch(argv=[self._program, *args], env=self._env)
-        try:
-            return await self._opener(launch, settings)
-        except NoPythonError:
-            raise
-        except SandboxError as error:
-            stderr = str(error.details.get("stderr") or "")
-            if not stderr:
-                raise
-            raise explain(
-                stderr, program=self._program, doing="starting a runner", about=self._config.image
-            ) from error
-        except ExecutionError as error:
-            raise EnvironmentUnavailableError(
-                str(error), details={"environmentType": self._program}, hint=error.hint
-            ) from error
-
-    async def _check(self, channel: Channel, plan: Plan) -> None:
-        """Refuse a container that is not what was asked for."""
-        await check_confinement(channel)
-        limits = plan.settings.limits
-        found = await kernel_limits(channel)
-        if faults := ignored_limits(limits, found, {}):
-            engine = engine_limits(await self._engine.host_config(plan.name))
-            faults = ignored_limits(limits, found, engine)
-            if faults:
-                raise limits_error(faults, program=self._program)
-        if plan.lent is not None and not await sees_view(channel, plan.settings.inside):
-            raise SandboxError(
-                "the workspace is not what the container shows: does the engine run elsewhere?",
-                hint="use an engine on this machine, or no workspace",
-            )
-        self._is_checked = True
 
 
 def _out_of_memory(result: ExecutionResult) -> ExecutionResult:

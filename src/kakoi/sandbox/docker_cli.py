@@ -4,7 +4,7 @@ import csv
 import io
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -151,12 +151,12 @@ class Plan:
         return [*made, *(each for each in self.settings.directories if each not in made)]
 
 
-def run_args(plan: Plan, argv: Sequence[str]) -> list[str]:
+def run_args(plan: Plan, argv: Sequence[str], *, user: str | None = None) -> list[str]:
     """`run`: a container for `argv`, attached to it, and gone with it."""
     # In memory, since nothing could put a directory with the right owner there before the start.
     # A parent must be mounted before its child.
     scratch = [word for path in sorted(plan.directories) for word in _in_memory(plan, path)]
-    start = ["run", "--rm", "-i", *_common(plan), *scratch, "--user", plan.user]
+    start = ["run", "--rm", "-i", *_common(plan), *scratch, "--user", user or plan.user]
     return [*start, "--entrypoint", argv[0], plan.settings.image, *argv[1:]]
 
 
@@ -172,9 +172,17 @@ def create_args(plan: Plan) -> list[str]:
     return [*start, "--entrypoint", "sleep", plan.settings.image, _FOREVER]
 
 
-def exec_args(name: str, user: str, argv: Sequence[str]) -> list[str]:
-    """`exec`: `argv` in a container that runs."""
-    return ["exec", "-i", "--user", user, name, *argv]
+def exec_args(
+    name: str,
+    user: str,
+    argv: Sequence[str],
+    *,
+    variables: Iterable[str] = (),
+    terminal: bool = False,
+) -> list[str]:
+    """`exec`: `argv` in a container that runs; `variables` are taken from the engine's program."""
+    given = [word for variable in variables for word in ("-e", variable)]
+    return ["exec", "-i", *(["-t"] if terminal else []), "--user", user, *given, name, *argv]
 
 
 def _common(plan: Plan) -> list[str]:

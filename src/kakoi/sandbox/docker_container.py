@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from kakoi.errors import SandboxError
-from kakoi.sandbox.docker_advice import is_conflict
+from kakoi.process.stream import Launch, ProcessStream
+from kakoi.sandbox.docker_advice import explain, is_conflict
 from kakoi.sandbox.docker_cli import (
+    WAITER,
     DockerSettings,
     Plan,
     Tag,
@@ -19,19 +21,23 @@ from kakoi.sandbox.docker_cli import (
     exec_args,
     is_root,
     new_name,
+    run_args,
 )
 from kakoi.sandbox.docker_engine import Engine, Facts, State
 from kakoi.sandbox.views import lent, view_path
 from kakoi.sandbox.workspace import look_at_workspace
 
 _T = TypeVar("_T")
-# The socket on which a runner waits for later clients (runner/lingering.py).
+# A runner waits for later clients at a socket (runner/lingering.py). Without Python there is none,
+# and what runs there has shells above it that see to it (runner/posix.py).
+_HAS_PYTHON = 'python3 -I -S -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
 _HAS_RUNNER = "grep -q '/[.]kakoi-[0-9]*/runner$' /proc/net/unix"
-_RUNNER_WAITS = 10
+_IN_USE = 10
 # In one step for all of the user's processes but the shell itself, and for nobody else's: a command
 # can't become another user. It says so if there are none.
 _KILL = "kill -9 -1 2>/dev/null; exit 0"
 _KILL_S = 15.0
+_HOLD_S = 60.0
 
 
 async def finish(work: Awaitable[_T]) -> _T:
@@ -115,6 +121,46 @@ async def mountable(plan: Plan) -> AsyncIterator[None]:
         yield
 
 
+async def hold(plan: Plan, *, env: Mapping[str, str]) -> ProcessStream:
+    """A container that is there until the stream to it ends; commands come in by `exec`."""
+    args = run_args(plan, ["sh", "-c", "echo up; exec cat >/dev/null"], user=WAITER)
+    stream = ProcessStream(Launch(argv=[plan.program, *args], env=env))
+    try:
+        async with asyncio.timeout(_HOLD_S):
+            if await asyncio.get_running_loop().sock_recv(stream.socket, 2):
+                return stream
+            await stream.wait()
+        raise explain(
+            stream.stderr, program=plan.program, doing="starting a container", about=plan.name
+        )
+    except TimeoutError as error:
+        await finish(stream.end(grace_s=0))
+        raise SandboxError(
+            f"{plan.program} has not started a container after {_HOLD_S:g} s",
+            hint=f"does `{plan.program} info` answer? If not, restart the engine",
+        ) from error
+    except BaseException:
+        await finish(stream.end(grace_s=0))
+        raise
+
+
+class Inside:
+    """How programs are started in a container that runs; a `Launcher` of runner/posix.py."""
+
+    def __init__(self, program: str, name: str, user: str, env: Mapping[str, str]) -> None:
+        self._program = program
+        self._name = name
+        self._user = user
+        self._env = dict(env)
+
+    def __call__(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
+    ) -> Launch:
+        given = env or {}
+        words = exec_args(self._name, self._user, argv, variables=given, terminal=terminal)
+        return Launch(argv=[self._program, *words], env={**self._env, **given})
+
+
 class Container:
     """A container that only waits. Its commands have a user of their own."""
 
@@ -136,9 +182,7 @@ class Container:
                     await engine.make_directories(
                         plan.name, plan.directories, uid=plan.uid, gid=plan.gid
                     )
-                await engine.must(
-                    ["start", plan.name], doing="starting a container", about=plan.name
-                )
+                await engine.start(plan.name)
             except BaseException as error:
                 if not is_conflict(error):
                     with contextlib.suppress(SandboxError):
@@ -185,15 +229,15 @@ class Container:
             "cleanup removes it",
         )
 
-    async def end_everything(self, *, unless_runner: bool) -> bool:
+    async def end_everything(self, *, unless_in_use: bool) -> bool:
         """End every process of its commands, for certain, and give True.
 
-        `unless_runner`: not if a runner waits in there for a new client; that gives False.
+        `unless_in_use`: not if something in there waits for a new client; that gives False.
         """
-        script = f"{_HAS_RUNNER} && exit {_RUNNER_WAITS}; {_KILL}" if unless_runner else _KILL
-        args = self.exec_args(["sh", "-c", script])
+        look = f"{_HAS_PYTHON} || exit {_IN_USE}; {_HAS_RUNNER} && exit {_IN_USE}; "
+        args = self.exec_args(["sh", "-c", look + _KILL if unless_in_use else _KILL])
         result = await self._engine.call(args, doing="ending what is left", timeout_s=_KILL_S)
-        if result.exit_code == _RUNNER_WAITS:
+        if result.exit_code == _IN_USE:
             return False
         if result.exit_code != 0:  # There may be no room for one more process.
             await self.restart()
@@ -201,13 +245,12 @@ class Container:
 
     async def restart(self) -> None:
         """End everything in it, for certain; its files stay."""
-        args = ["restart", "-t", "0", self.name]
         async with contextlib.AsyncExitStack() as stack:
             if self._view_of:
                 uid, gid = (int(number) for number in self.user.split(":"))
                 seen = look_at_workspace(self._view_of)
                 await stack.enter_async_context(lent(seen, name=self.name, uid=uid, gid=gid))
-            await self._engine.must(args, doing="restarting a container", about=self.name)
+            await self._engine.restart(self.name)
 
     async def remove(self) -> None:
         """Take it away; SandboxError if it stays."""

@@ -20,6 +20,8 @@ from kakoi.errors import (
     SandboxError,
 )
 from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
+from kakoi.process.options import default_environment
+from kakoi.process.stream import Launch, ProcessStream
 from kakoi.sandbox.docker_advice import explain, not_pulled
 from kakoi.sandbox.docker_cli import Program
 
@@ -99,11 +101,7 @@ class Engine:
         try:
             return await self._executor.spawn(self.program, args, options)
         except ExecutionTimeoutError as error:
-            raise SandboxError(
-                f"{self.program} was not done with {doing} after {timeout_s:g} s",
-                details={"program": self.program, "doing": doing},
-                hint=f"does `{self.program} info` answer? If not, restart the engine",
-            ) from error
+            raise self._too_slow(doing, timeout_s) from error
         except ExecutionError as error:
             raise EnvironmentUnavailableError(
                 f"{self.program} cannot be started: {error}",
@@ -111,6 +109,13 @@ class Engine:
                 hint=f"install {self.program}: sudo apt-get install "
                 + ("docker.io" if self.program == "docker" else self.program),
             ) from error
+
+    def _too_slow(self, doing: str, timeout_s: float) -> SandboxError:
+        return SandboxError(
+            f"{self.program} was not done with {doing} after {timeout_s:g} s",
+            details={"program": self.program, "doing": doing},
+            hint=f"does `{self.program} info` answer? If not, restart the engine",
+        )
 
     async def must(
         self, args: Sequence[str], *, doing: str, about: str = "", stdin: bytes | None = None
@@ -203,12 +208,41 @@ class Engine:
         args = ["container", "inspect", "--format", "{{json .HostConfig}}", name]
         return await self.must(args, doing="looking at a container", about=name)
 
+    async def start(self, name: str) -> None:
+        """Start a container that has been created."""
+        await self._start(["start", name], doing="starting a container", about=name)
+
+    async def restart(self, name: str) -> None:
+        """End everything in a container, at once, and start it again."""
+        await self._start(["restart", "-t", "0", name], doing="restarting a container", about=name)
+
+    async def _start(self, args: Sequence[str], *, doing: str, about: str) -> None:
+        if self.program == "docker":
+            await self.must(args, doing=doing, about=about)
+            return
+        # Podman has no daemon: what watches over a container is its child. An executor would end
+        # that with it, so it is started by hand.
+        env = {**default_environment(), **self._env}
+        stream = ProcessStream(Launch(argv=[self.program, *args], env=env))
+        try:
+            async with asyncio.timeout(_CALL_S):
+                status = await stream.wait()
+        except TimeoutError:
+            raise self._too_slow(doing, _CALL_S) from None
+        finally:
+            await stream.end(grace_s=0)
+        if status != 0:
+            raise explain(stream.stderr, program=self.program, doing=doing, about=about)
+
     async def make_directories(
         self, name: str, paths: Sequence[str], *, uid: int, gid: int
     ) -> None:
         """Put empty directories of that owner into a container, running or not."""
         archive = directories_archive(paths, uid=uid, gid=gid)
-        await self.must(["cp", "-", f"{name}:/"], doing="making directories", stdin=archive)
+        # Podman would give them to the container's own user.
+        keep = ["--archive=false"] if self.program == "podman" else []
+        args = ["cp", *keep, "-", f"{name}:/"]
+        await self.must(args, doing="making directories", about=name, stdin=archive)
 
     async def numbers_of(self, user: str, image: Image) -> tuple[int, int]:
         """The uid and gid of a user, which may be a name that only the image knows. Never root."""
@@ -239,7 +273,7 @@ class Engine:
         # A tar file with one member: a head of 512 bytes, then the text, then zeros.
         return result.stdout[512:].partition("\0")[0] if result.exit_code == 0 else ""
 
-    async def ran_out_of_memory(self, name: str) -> bool:
+    async def had_oom(self, name: str) -> bool:
         """Did the kernel kill something in a container that is gone by now?"""
         args = ["events", "--since", "1h", "--until", "0s", "--filter", f"container={name}"]
         args += ["--filter", "event=oom", "--format", "{{.Action}}"]

@@ -13,7 +13,6 @@ from kakoi.sandbox.workspace import Seen
 LENDING = os.path.join(os.path.dirname(os.path.dirname(__file__)), "process", "lending.py")
 _PLACE = "/run/kakoi/views"
 _TIMEOUT_S = 30.0
-_SPEC = "\0spec"
 
 
 def view_path(name: str) -> str:
@@ -29,26 +28,23 @@ async def lent(seen: Seen, *, name: str, uid: int, gid: int) -> AsyncIterator[No
     holds as for any directory that root lets others write to: a setuid file made there is root's.
     """
     known = f"{seen.device} {seen.inode} {seen.uid} {seen.gid}"
-    spec = "\0".join([str(uid), str(gid), view_path(name), seen.path, known])
-    stream = ProcessStream(
-        Launch(
-            argv=[sys.executable, "-I", "-S", LENDING, _SPEC],
-            env={"LANG": "C.UTF-8"},
-            files={_SPEC: os.fsencode(spec)},
-        )
-    )
+    spec = os.fsencode("\0".join([str(uid), str(gid), view_path(name), seen.path, known]))
+    argv = [sys.executable, "-I", "-S", LENDING]
+    stream = ProcessStream(Launch(argv=argv, env={"LANG": "C.UTF-8"}))
     try:
-        await _wait_until_mounted(stream, seen)
+        await _mount(stream, b"%010d" % len(spec) + spec, seen)
         yield
     finally:
-        await stream.end()
+        await stream.end(grace_s=_TIMEOUT_S)  # Killed, it would leave the mount behind.
 
 
-async def _wait_until_mounted(stream: ProcessStream, seen: Seen) -> None:
+async def _mount(stream: ProcessStream, order: bytes, seen: Seen) -> None:
+    loop = asyncio.get_running_loop()
     said = b""
-    with contextlib.suppress(TimeoutError):
+    with contextlib.suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(_TIMEOUT_S):
-            said = await asyncio.get_running_loop().sock_recv(stream.socket, 1)
+            await loop.sock_sendall(stream.socket, order)
+            said = await loop.sock_recv(stream.socket, 1)
             if not said:
                 await stream.wait()
     if not said:
