@@ -15,7 +15,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 help: ## Say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
-run: $(VENV)/.runtime ## Show kakoi's main job: judging commands
+run: $(VENV)/.runtime ## Show kakoi's main job: commands judged, confined, ended and recorded
+	@scripts/setup run
 	@scripts/demo
 
 test: $(VENV)/.dev ## Set up what the tests need, then run every test

@@ -34,6 +34,7 @@ class Wanted(TypedDict, total=False):
     """What a sandbox is to have beyond the usual."""
 
     read_only: Sequence[Path]
+    guarded: Sequence[Path]
     network: Literal["none", "host"]
     env: Mapping[str, str]
     system: System
@@ -69,6 +70,7 @@ class Box:
         settings = Settings(
             workspace=look_at_workspace(self.workspace),
             read_only=tuple(look_at(path, what="it") for path in wanted.get("read_only", ())),
+            guarded=tuple(look_at(path, what="it") for path in wanted.get("guarded", ())),
             network=wanted.get("network", "none"),
             env=wanted.get("env", {}),
         )

@@ -171,6 +171,11 @@ def make_gate(
     return Gate(policy, sandbox, cwd=cwd, approver=approver, audit=audit, labels=labels)
 
 
+def engine_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the program of a container engine gets to see of our environment."""
+    return {name: environ[name] for name in _OF_THE_ENGINE if name in environ}
+
+
 def _user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -235,5 +240,5 @@ def _make_containers(name: str, place: Place) -> SandboxAdapter:
         program="podman" if name == "podman" else "docker",
         lifetime="sandbox",
         clock=time.time,
-        engine_env={each: os.environ[each] for each in _OF_THE_ENGINE if each in os.environ},
+        engine_env=engine_environment(os.environ),
     )

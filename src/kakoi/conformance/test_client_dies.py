@@ -155,14 +155,16 @@ async def test_a_second_client_shares_the_place_with_the_first(
         job = await channel.start(Command(command=["sh", "-c", "echo up; sleep $0", mark]))
         two = await subject.resume(workspace)
         other = await two.channel()
-        assert (await other.read_output(job, "stdout", wait_s=PATIENCE_S)).data == b"up\n"
-        pairs = [(each, number) for number in range(20) for each in (one, two)]
-        results = await asyncio.gather(
-            *(each.run(Command(command=f"echo {number}")) for each, number in pairs)
-        )
-        assert [int(result.stdout) for result in results] == [number for _, number in pairs]
-        # The second one leaves, and the first one does not notice.
-        await other.close()
+        try:
+            assert (await other.read_output(job, "stdout", wait_s=PATIENCE_S)).data == b"up\n"
+            pairs = [(each, number) for number in range(20) for each in (one, two)]
+            results = await asyncio.gather(
+                *(each.run(Command(command=f"echo {number}")) for each, number in pairs)
+            )
+            assert [int(result.stdout) for result in results] == [number for _, number in pairs]
+        finally:
+            await other.close()
+        # The second one has left, and the first one does not notice.
         assert (await one.run(Command(command="echo hi"))).stdout == "hi\n"
         assert await channel.wait_job(job, wait_s=0.01) is None
         await channel.stop_job(job)

@@ -7,6 +7,7 @@ on standard error is kept (the head of it) to explain a failure.
 import contextlib
 import fcntl
 import os
+import signal
 import socket
 import sys
 import tty
@@ -122,7 +123,9 @@ class ProcessStream:
         import subprocess
 
         if self._line is None:
-            self._popen.kill()
+            # All of its group: killed while it starts, bubblewrap leaves a child behind.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
             return
         try:
             helper = subprocess.Popen(

@@ -7,17 +7,19 @@
 # The answer is raw output on both streams, with these lines in between, which nobody else can
 # write because nobody else knows the nonce:
 #
-#   stderr:  NONCE started ROOT MAIN        before anything happens
+#   stderr:  NONCE started ROOT MAIN BORN   before anything happens
 #   stdout:  NONCE                          nothing follows
 #   stderr:  NONCE end KIND STATUS ENDED SURVIVORS CPU_TICKS, the bytes of a path, and NONCE
 #
 # ROOT is a child subreaper (INIT, above this shell alone), MAIN is this shell. What a command starts
-# stays below ROOT, however it hides, and is dead before `end` is written. The second half of this
-# text is posix_orders.sh.
+# stays below ROOT, however it hides, and is dead before `end` is written. BORN is when ROOT was
+# started: the number of a process may be given to another one. This text goes on in posix_jobs.sh,
+# posix_watch.sh and posix_orders.sh.
 #
 # Every variable is named k_*: the others are the environment, and that is the command's.
 
 set -fu
+unset IFS
 if [ -n "$1" ]; then exec 5<"$1"; else exec 5<&0 0</dev/null; fi
 # What a shell has to say about its children is not for the command's standard error.
 exec 9>&2 2>/dev/null
@@ -162,27 +164,28 @@ size() {
     k_size=${5:-0}
 }
 
-# The next $1 bytes into file $2; with `whole` as $3 all that comes, which must be as many. Not with
-# `head`, which may take more than it was asked for.
+# The next $1 bytes to the end of file $2. Not with `head`, which may take more than it is asked for,
+# and without `fullblock` one read after the other: each may give less than it is asked for.
 take_bytes() {
-    if [ "$3" = whole ]; then
-        cat <&5 >"$2"
+    size "$2"
+    k_before=$k_size k_have=0
+    if [ "$1" -ge 65536 ] && dd iflag=fullblock count=0 </dev/null; then
+        dd bs=65536 count=$(($1 / 65536)) iflag=fullblock <&5 >>"$2"
         size "$2"
-        [ "$1" = any ] || [ "$k_size" -eq "$1" ]
-        return
+        k_have=$((k_size - k_before))
     fi
-    k_have=0
-    printf '' >"$2" || return
     while [ "$k_have" -lt "$1" ]; do
-        dd bs=$(($1 - k_have)) count=1 <&5 >>"$2"
+        k_block=$(($1 - k_have))
+        [ "$k_block" -lt 65536 ] || k_block=65536
+        dd bs="$k_block" count=1 <&5 >>"$2"
         size "$2"
-        [ "$k_size" -gt "$k_have" ] || return
-        k_have=$k_size
+        [ $((k_size - k_before)) -gt "$k_have" ] || return
+        k_have=$((k_size - k_before))
     done
 }
 
 begin() {
-    printf '%s started %s %s\n' "$k_nonce" "$k_root" "$k_main" >&9
+    printf '%s started %s %s %s\n' "$k_nonce" "$k_root" "$k_main" "$k_root_born" >&9
 }
 
 # The end of an answer: kind, status, and a file with a path.
@@ -194,6 +197,16 @@ finish() {
     k_nonce=''
 }
 
+# Removes what an order has not finished. Whoever ends what is below us may end `rm` too.
+discard_draft() {
+    k_tries=0
+    while [ -n "$k_draft" ] && [ -e "$k_draft" ] && [ "$k_tries" -lt 100 ]; do
+        rm -f "$k_draft"
+        k_tries=$((k_tries + 1))
+    done
+    k_draft=''
+}
+
 # A shell that cannot fork gives up. Nothing was started then, and our side has to know.
 bye() {
     [ -z "$k_nonce" ] || [ -n "$k_job" ] || finish no-process 126 ''
@@ -203,6 +216,8 @@ serve() {
     trap bye EXIT
     # Caught, not ignored: what is ignored stays so in the command.
     trap : HUP INT QUIT TERM USR1 USR2 ALRM ABRT
+    look "$k_root"
+    k_root_born=$k_born
     read -r k_key <&5 || exit 0
     # Who can write into our input may not know the key.
     while read -r k_part k_value <&5 && [ "$k_part" = "$k_key" ]; do
@@ -216,8 +231,7 @@ serve() {
             if [ "$k_verb" = write_file ]; then draft; fi
             (operate)
             k_status=$?
-            [ -z "$k_draft" ] || rm -f "$k_draft"
-            k_draft=''
+            discard_draft
             finish done $k_status ''
             ;;
         esac
@@ -396,172 +410,4 @@ judge() {
     case $k_way$k_status in quiet130 | quiet141) k_kind=signalled ;; esac
     count_oom
     [ "$k_status" != 137 ] || [ "$k_oom" = "$k_oom_before" ] || k_kind=out_of_memory
-}
-
-# --- Jobs: the same, with files for streams and a clock of their own -------------------------------
-
-# What a job is, for those who come later.
-announce_job() {
-    [ "$k_why" != 'taken 0' ] || {
-        rm -f "$k_base/$k_input"
-        exit 0
-    }
-    k_files=$k_base/$k_id
-    look "$k_root"
-    printf '%s\n' "$k_root $k_main $k_born $k_start" "$k_label" >"$k_files,new"
-    mv "$k_files,new" "$k_files,job"
-}
-
-open_job() {
-    mkfifo "$k_files,o" "$k_files,e"
-    pump "$k_files,stdout" <"$k_files,o" 5<&- &
-    k_spared=$!
-    pump "$k_files,stderr" <"$k_files,e" 5<&- &
-    k_spared="$k_spared $!"
-    k_pumps=$k_spared
-    exec 7>"$k_files,o" 8>"$k_files,e"
-    case $k_input in
-    open)
-        mkfifo "$k_files,in"
-        # Writers come and go; the input ends when this one does.
-        sleep 2147483647 >"$k_files,in" 5<&- 7>&- 8>&- &
-        k_spared="$k_spared $!"
-        printf '%s\n' "$!" >"$k_files,holder"
-        exec 6<"$k_files,in"
-        ;;
-    none) exec 6</dev/null ;;
-    *) exec 6<"$k_base/$k_input" ;;
-    esac
-    [ "$k_timeout$k_idle" = 00 ] || {
-        clock 5<&- 6<&- 7>&- 8>&- &
-        k_spared="$k_spared $!"
-    }
-    printf '%s\n' "$k_spared" >"$k_files,spared"
-}
-
-# Keeps the first $k_spill bytes in file $1 and counts the rest. Each read is written at once, so
-# that it can be seen while the job runs.
-pump() {
-    trap - EXIT
-    k_have=0
-    printf '' >"$1"
-    while [ "$k_have" -lt "$k_spill" ]; do
-        k_room=$((k_spill - k_have)) k_block=4096
-        [ "$k_room" -ge 4096 ] || k_block=$k_room
-        dd bs="$k_block" count=$((k_room / k_block)) >>"$1"
-        size "$1"
-        [ "$k_size" -gt "$k_have" ] || break
-        k_have=$k_size
-    done
-    wc -c >"$1,lost"
-}
-
-# The time limits, in 1/100 s. Silence beyond the bound of the files cannot be seen, and is let be.
-clock() {
-    trap - EXIT
-    read -r k_self k_part </proc/self/stat
-    k_spared="$k_spared $k_self" k_seen='' k_why=''
-    while [ -z "$k_why" ]; do
-        sleep 0.1 || sleep 1
-        now
-        if [ "$k_idle" != 0 ]; then
-            size "$k_files,stdout"
-            k_part=$k_size
-            size "$k_files,stderr"
-            case "$k_part $k_size" in
-            "$k_seen") ;;
-            *) k_heard=$k_now k_seen="$k_part $k_size" ;;
-            esac
-            case " $k_seen " in *" $k_spill "*) k_heard=$k_now ;; esac
-            [ $((k_now - k_heard)) -lt "$k_idle" ] || k_why=idle_timeout
-        fi
-        [ "$k_timeout" = 0 ] || [ $((k_now - k_start)) -lt "$k_timeout" ] || k_why=timed_out
-    done
-    printf '%s\n' "$k_why" >"$k_files,why"
-    end_below
-}
-
-end_job() {
-    k_kind=$1
-    [ ! -e "$k_files,in" ] || {
-        # Whoever waits for a reader of the input must not wait for ever.
-        exec 6<>"$k_files,in"
-        rm -f "$k_files,in"
-        exec 6<&-
-    }
-    [ -z "$k_spared" ] || wait $k_pumps
-    [ ! -e "$k_files,why" ] || read -r k_kind <"$k_files,why"
-    now
-    printf '%s\n' "$k_kind $2 $k_ended $k_survivors $k_cpu $((k_now - k_start))" >"$k_files,new"
-    mv "$k_files,new" "$k_files,end"
-    [ -z "$k_spared" ] || kill -KILL $k_spared
-    case $k_input in none | open) ;; *) rm -f "$k_base/$k_input" ;; esac
-    rm -f "$k_files,o" "$k_files,e" "$k_files,text" "$k_files,cwd" "$k_files,holder" "$k_files,spared"
-}
-
-# --- The watcher: ends what our side wants ended, and everything if our side is gone ---------------
-
-watch() {
-    read -r k_base k_init <&5 || exit 0
-    kids 1
-    k_residents=$k_kids
-    while read -r k_number k_verb k_root k_main k_signal k_depth <&5; do
-        k_spared='' k_survivors=0 k_ended=0
-        case $k_verb in
-        end)
-            [ "$k_root" != 1 ] || k_spared=$k_residents
-            end_below
-            ;;
-        signal) send ;;
-        sweep) sweep ;;
-        esac
-        printf '%s %s %s\n' "$k_number" "$k_survivors" "$k_ended"
-    done
-    end_channel
-    printf 'closed\n'
-    k_nonce=''
-    exit 0
-}
-
-# To the process group of the command: a child of main, or of the INIT below main.
-send() {
-    while [ "$k_depth" -gt 0 ]; do
-        kids "$k_main"
-        set -- $k_kids
-        k_main=${1:-0} k_depth=$((k_depth - 1))
-    done
-    [ "$k_main" = 0 ] || kill -"$k_signal" -"$k_main" || kill -"$k_signal" "$k_main"
-}
-
-# Somebody killed a shell or an INIT of ours: what was below it belongs to process 1 now. Ended is
-# all that process 1 has got since we came, but for the jobs.
-sweep() {
-    k_spared=$k_residents
-    set +f
-    for k_list in "$k_base"/*,job; do
-        [ -e "$k_list" ] && [ ! -e "${k_list%job}end" ] || continue
-        read -r k_pid k_part <"$k_list" && k_spared="$k_spared $k_pid"
-    done
-    set -f
-    k_root=1 k_main=1
-    end_below
-}
-
-# Everything that was started for this channel: known by its name, which no command can change.
-end_channel() {
-    printf '' >"$k_base/$0,closed"
-    set +f
-    set -- /proc/[0-9]*
-    set -f
-    for k_entry; do
-        k_root=${k_entry#/proc/} k_part=''
-        [ "$k_root" != "$$" ] && look "$k_root" && [ "$k_parent" = 0 ] || continue
-        read -r k_part <"$k_entry/cmdline" || :
-        case $k_part in *"$0"*) ;; *) continue ;; esac
-        kids "$k_root"
-        set -- $k_kids
-        k_main=${1:-$k_root} k_spared=''
-        [ -n "$k_init" ] || k_main=$k_root k_root=1 k_spared=$k_residents
-        end_below
-    done
 }

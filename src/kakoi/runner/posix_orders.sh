@@ -1,12 +1,13 @@
-# The second half of posix.sh: what our side asks for besides commands. Each order runs in a shell of
-# its own, and its status is an errno.
+# --- What our side asks for besides commands. Each order runs in a shell of its own, and its status
+# is an errno -----------------------------------------------------------------------------------------
 
 operate() {
     case $k_verb in
     probe) probe ;;
-    put)
-        read -r k_name k_length k_how <&5
-        take_bytes "$k_length" "$k_base/$k_name" "$k_how" || exit 28
+    put | append)
+        read -r k_name k_length <&5
+        [ "$k_verb" = append ] || printf '' >"$k_base/$k_name"
+        take_bytes "$k_length" "$k_base/$k_name" || exit 28
         ;;
     drop)
         read -r k_id <&5
@@ -125,7 +126,7 @@ read_file() {
 # A file is made beside the one that it replaces, which may be what a link leads to. Named before
 # the order is carried out, so that it can be removed whoever is killed meanwhile.
 draft() {
-    read -r k_name k_mode k_length k_how <&5 || exit 0
+    read -r k_name k_mode k_length <&5 || exit 0
     take
     [ ! -L "$k_value" ] || k_value=$(readlink -f "$k_value" && echo .) k_value=${k_value%??}
     k_draft=${k_value%/*}/.kakoi-$k_name
@@ -140,7 +141,7 @@ write_file() {
     set -C
     k_part=$( (printf '' >"$k_draft") 2>&1) || refuse "$k_part"
     set +C
-    take_bytes "$k_length" "$k_draft" "$k_how" || exit 28
+    take_bytes "$k_length" "$k_draft" || exit 28
     k_part=$({ chmod "$k_mode" "$k_draft" && mv -f "$k_draft" "$k_value"; } 2>&1) || refuse "$k_part"
 }
 
@@ -222,11 +223,17 @@ lost() {
 }
 
 write_stdin() {
-    read -r k_id k_close k_length k_how <&5
+    read -r k_id k_close k_length <&5
     k_new=$k_base/$k_id,input,$$
-    take_bytes "$k_length" "$k_new" "$k_how" || exit 28
+    printf '' >"$k_new"
+    take_bytes "$k_length" "$k_new" || exit 28
     describe
     k_status=0
+    # What it was given at its start comes first.
+    while [ "$k_line" = running ] && [ -e "$k_base/$k_id,first" ]; do
+        sleep 0.1 || sleep 1
+        describe
+    done
     if [ "$k_line" != running ] || [ ! -p "$k_base/$k_id,in" ]; then
         k_status=32
     elif [ "$k_length" != 0 ]; then

@@ -29,7 +29,7 @@ from kakoi.sandbox.bubblewrap_launch import (
     check_read_only,
     look_at_system,
 )
-from kakoi.sandbox.workspace import look_at, look_at_workspace
+from kakoi.sandbox.workspace import look_at, look_at_workspace, ours_within
 
 DEFAULT_TIMEOUT_S = 300.0
 _PROBE_TIMEOUT_S = 30.0
@@ -119,11 +119,15 @@ class BubblewrapAdapter:
 
     def _settings(self) -> Settings:
         """What is asked for, as it is on the disk now: it may be another directory than before."""
-        workspace = look_at_workspace(self._workspace)
+        workspace = look_at_workspace(self._workspace, guarded=True)
         read_only = tuple(look_at(path, what="read_only") for path in self._read_only)
         check_read_only(read_only, workspace)
         return Settings(
-            workspace=workspace, read_only=read_only, network=self._network, env=self._env
+            workspace=workspace,
+            read_only=read_only,
+            guarded=tuple(ours_within(workspace)),
+            network=self._network,
+            env=self._env,
         )
 
     async def _open(self) -> Channel:

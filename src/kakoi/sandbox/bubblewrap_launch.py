@@ -12,6 +12,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Literal
 
 from kakoi.errors import ConfigurationError
@@ -47,10 +48,14 @@ _MAX_ETC_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is wanted. `read_only`: files and directories to see besides the system's."""
+    """What is wanted. `read_only`: files and directories to see besides the system's.
+
+    `guarded`: what in the workspace commands may read and not change, nor put another in its place.
+    """
 
     workspace: Seen
     read_only: tuple[Seen, ...] = ()
+    guarded: tuple[Seen, ...] = ()
     network: Literal["none", "host"] = "none"
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -168,7 +173,7 @@ def build_launch(settings: Settings, system: System, program: Sequence[str]) -> 
     }
     if staged:
         argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *argv]
-        handed[_SPEC] = _spec(uid, gid, named, settings.workspace)
+        handed[_SPEC] = _spec(uid, gid, named, _writable(settings))
     return Launch(
         argv=argv,
         env={"PATH": PATH, "LANG": "C.UTF-8"},
@@ -192,8 +197,24 @@ def runs_as(settings: Settings, system: System) -> tuple[int, int]:
 def _named(settings: Settings, system: System) -> list[Seen]:
     """What is bound because somebody named it, the outer before the inner."""
     python_home = [system.python_home] if system.python_home else []
-    named = {seen.path: seen for seen in [*python_home, *settings.read_only, settings.workspace]}
+    asked = [*python_home, *settings.read_only, *settings.guarded]
+    named = {seen.path: seen for seen in [*asked, *_writable(settings)]}
     return [named[path] for path in sorted(named)]
+
+
+def _writable(settings: Settings) -> list[Seen]:
+    """The workspace, and each directory between it and what is guarded in it.
+
+    Mounted by itself, a directory cannot be renamed; and another one in its place would hold
+    another program of ours.
+    """
+    between = {
+        parent
+        for seen in settings.guarded
+        for parent in map(str, PurePath(seen.path).parents)
+        if parent != settings.workspace.path and within(parent, settings.workspace.path)
+    }
+    return [settings.workspace, *(look_at(path, what="the way to kakoi") for path in between)]
 
 
 def _namespaces(network: str) -> list[str]:
@@ -231,9 +252,10 @@ def _private_mounts(network: str) -> Iterator[str]:
 
 
 def _named_mounts(settings: Settings, named: Sequence[Seen], *, staged: bool) -> Iterator[str]:
+    writable = _writable(settings)
     for number, seen in enumerate(named):
         source = f"{_PLACE}/{number}" if staged else seen.path
-        yield from ("--bind" if seen == settings.workspace else "--ro-bind", source, seen.path)
+        yield from ("--bind" if seen in writable else "--ro-bind", source, seen.path)
 
 
 def _environment(env: Mapping[str, str]) -> Iterator[str]:
@@ -254,10 +276,10 @@ nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
     return {"/etc/passwd": passwd.encode("ascii"), "/etc/group": group.encode("ascii")}
 
 
-def _spec(uid: int, gid: int, named: Sequence[Seen], workspace: Seen) -> str:
+def _spec(uid: int, gid: int, named: Sequence[Seen], writable: Sequence[Seen]) -> str:
     """What staging.py is to do; it says there what the fields mean."""
     fields = [str(uid), str(gid), _PLACE]
     for number, seen in enumerate(named):
         known = f"{seen.device} {seen.inode} {seen.uid} {seen.gid}"
-        fields += [seen.path, known, str(number), "write" if seen == workspace else "read"]
+        fields += [seen.path, known, str(number), "write" if seen in writable else "read"]
     return "\0".join(fields)

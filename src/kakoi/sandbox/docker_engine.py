@@ -287,11 +287,14 @@ class Engine:
     async def remove(self, name: str) -> None:
         """Take a container and its own volumes away. It is gone when this returns."""
         error: SandboxError | None = None
+        # Podman would ask it to stop, and wait for that.
+        at_once = ["-t", "0"] if self.program == "podman" else []
         for attempt in range(_TRIES):
             if attempt:
                 await asyncio.sleep(_PAUSE_S * attempt)
             try:
-                result = await self.call(["rm", "-f", "-v", name], doing="removing a container")
+                args = ["rm", "-f", "-v", *at_once, name]
+                result = await self.call(args, doing="removing a container")
             except SandboxError as failure:
                 error = failure
                 continue

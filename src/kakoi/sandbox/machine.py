@@ -5,22 +5,24 @@ import contextlib
 import ctypes
 import errno
 import os
+import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from kakoi.errors import KakoiError
 from kakoi.policy.parsing.script import Unreadable
-from kakoi.policy.syntax import parse
-from kakoi.process import ProcessExecutor, SpawnOptions
+from kakoi.policy.syntax import parse_by_record
+from kakoi.process import ProcessExecutor
 from kakoi.runner.commands import new_id
 
 _NOT_USED = "kakoi does not use it yet"
-_TRY_MS = 10_000
+_LIMIT_S = 20.0
 # Not plain: only the parser itself can read it.
-_TEXT = "for x in a b; do case $x in a) echo \"${x:-$(pwd)}\" ;; esac; done | sort"
+_TEXT = 'for x in a b; do case $x in a) echo "${x:-$(pwd)}" ;; esac; done | sort'
+_AREA = "this machine"
 # CLONE_NEWUSER, in a process that ends with it.
 _UNSHARE = (
     "import ctypes, sys\n"
@@ -68,39 +70,46 @@ def bad(area: str, name: str, detail: str, fix: str = "") -> Check:
     return Check(area, name, Status.NOT_OK, detail, fix)
 
 
-_AREA = "this machine"
+async def tried(area: str, name: str, work: Awaitable[Check], *, limit_s: float) -> Check:
+    """What came of `work`; its failure, too, and that it took too long, is an answer."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await work
+    except KakoiError as error:
+        return bad(area, name, str(error), error.hint)
+    except TimeoutError:
+        return bad(area, name, f"there was no answer within {limit_s:g} s")
+    except Exception as error:  # A slip of ours at one must not hide the others.
+        return bad(area, name, f"{type(error).__name__}: {error}")
 
 
 async def examine_machine(state_folder: Path) -> list[Check]:
     """The kernel, Python, the parser, and the folder that the audit log is written to."""
-    return [
-        good(_AREA, "python", f"{sys.version_info.major}.{sys.version_info.minor}"),
-        await asyncio.to_thread(_check_parser),
-        await _check_user_namespaces(),
-        _check_landlock(),
-        _check_seccomp(),
-        _check_cgroups(),
-        _check_terminals(),
-        _check_state_folder(state_folder),
+    trials: dict[str, Callable[[], Check]] = {
+        "python": lambda: good(_AREA, "python", platform.python_version()),
+        "shfmt": _check_parser,
+        "landlock": _check_landlock,
+        "seccomp": _check_seccomp,
+        "cgroups": _check_cgroups,
+        "terminals": _check_terminals,
+        "audit log": lambda: _check_state_folder(state_folder),
+    }
+    found = [
+        await tried(_AREA, name, asyncio.to_thread(trial), limit_s=_LIMIT_S)
+        for name, trial in trials.items()
     ]
+    name = "user namespaces"
+    return [*found, await tried(_AREA, name, _check_user_namespaces(name), limit_s=_LIMIT_S)]
 
 
 def _check_parser() -> Check:
-    read = parse(_TEXT)
-    if isinstance(read, Unreadable):
+    if isinstance(parse_by_record(_TEXT), Unreadable):
         return bad(_AREA, "shfmt", "the parser of commands does not work", "pip install shfmt-py")
     return good(_AREA, "shfmt", "reads commands")
 
 
-async def _check_user_namespaces() -> Check:
-    name = "user namespaces"
-    options = SpawnOptions(timeout=_TRY_MS)
-    try:
-        done = await ProcessExecutor().spawn(
-            sys.executable, ["-I", "-S", "-c", _UNSHARE], options
-        )
-    except KakoiError as error:
-        return bad(_AREA, name, str(error), error.hint)
+async def _check_user_namespaces(name: str) -> Check:
+    done = await ProcessExecutor().spawn(sys.executable, ["-I", "-S", "-c", _UNSHARE])
     if done.exit_code == 0:
         return good(_AREA, name, "this user can make one")
     why = f"this user may not make one: {os.strerror(done.exit_code)}"

@@ -43,13 +43,17 @@ def look_at(path: str | os.PathLike[str], *, what: str) -> Seen:
     return Seen(real, status.st_dev, status.st_ino, status.st_uid, status.st_gid, is_directory)
 
 
-def look_at_workspace(path: str | os.PathLike[str]) -> Seen:
-    """What is at `path`, if commands may have it; otherwise ConfigurationError says why not."""
+def look_at_workspace(path: str | os.PathLike[str], *, guarded: bool = False) -> Seen:
+    """What is at `path`, if commands may have it; otherwise ConfigurationError says why not.
+
+    `guarded`: what is ours in there (`ours_within`) will be kept from them.
+    """
     seen = look_at(path, what="the workspace")
     if not seen.is_directory:
         raise ConfigurationError(f"the workspace is {seen.path!r}, which is not a directory")
     homes = [home for uid in (os.getuid(), seen.uid) if (home := _home(uid))]
-    if why := objection(seen.path, homes=homes, ours=_ours()):
+    ours = [place for place in _ours() if not guarded or within(seen.path, place)]
+    if why := objection(seen.path, homes=homes, ours=ours):
         raise ConfigurationError(
             f"the workspace is {seen.path!r}: {why}",
             hint="give commands a directory of their own, such as one checkout",
@@ -75,6 +79,17 @@ def objection(path: str, *, homes: Sequence[str], ours: Sequence[str]) -> str:
         if within(place, path):
             return f"kakoi itself is in it ({place}), and commands could change what confines them"
     return ""
+
+
+def ours_within(workspace: Seen) -> list[Seen]:
+    """Where kakoi itself is in a workspace (a project's virtual environment, say)."""
+    inside = [place for place in _ours() if within(place, workspace.path)]
+    outermost = [
+        place
+        for place in inside
+        if not any(within(place, other) for other in inside if other != place)
+    ]
+    return [look_at(place, what="a part of kakoi") for place in outermost]
 
 
 def within(path: str, folder: str) -> bool:

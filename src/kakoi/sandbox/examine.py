@@ -1,0 +1,269 @@
+"""Which sandboxes and limits really hold on this machine? Each is made, used and taken away."""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from kakoi.process import ProcessExecutor
+from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.commands import MIB, Channel, Command, TerminalSize
+from kakoi.sandbox.adapter import Limits, SandboxAdapter
+from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+from kakoi.sandbox.docker import DockerAdapter
+from kakoi.sandbox.docker_checks import kernel_limits
+from kakoi.sandbox.docker_cli import DockerSettings, Program
+from kakoi.sandbox.docker_engine import Engine
+from kakoi.sandbox.machine import Check, Status, bad, examine_machine, good, tried
+from kakoi.sandbox.select import AUTO_ORDER
+
+SANDBOXES: Final = "sandboxes"
+_SANDBOX_LIMIT_S: Final = 90.0
+_TRIAL_LIMIT_S: Final = 30.0
+_COMMAND_S: Final = 15.0
+# Low, so that going beyond them is quick. What holds these holds the real ones.
+_LIMITS: Final = Limits(memory_bytes=64 * MIB, cpus=0.5, processes=64)
+_CROWD: Final = 150
+_HEAP_BYTES: Final = 160 * 1000 * 1000
+# What does not hold these is no sandbox.
+_WALLS: Final = ("files", "network", "time")
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found. `choice` is what `auto` would take, and `because` why that and no other."""
+
+    checks: tuple[Check, ...]
+    choice: str | None
+    because: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Does anything that isolates work?"""
+        return any(self.works(name) for name in ("bubblewrap", "docker", "podman"))
+
+    def works(self, sandbox: str) -> bool:
+        """Has the sandbox run a command?"""
+        return any(
+            each.ok for each in self.checks if (each.area, each.name) == (SANDBOXES, sandbox)
+        )
+
+
+async def examine(
+    *, image: str | None, engine_env: Mapping[str, str], state_folder: Path
+) -> Examination:
+    """Try everything, each with a time limit of its own; what fails does not hide the rest."""
+
+    def containers(program: Program) -> Awaitable[list[Check]]:
+        return _examine_containers(program, image or DockerSettings().image, engine_env)
+
+    found = await asyncio.gather(
+        _examine("bubblewrap", _bubblewrap_problem, _make_bubblewrap),
+        containers("docker"),
+        containers("podman"),
+    )
+    host = good(SANDBOXES, "host", "always there, and confines nothing; never taken unasked")
+    checks = [*(each[0] for each in found), host]
+    checks += [check for each in found for check in each[1:]]
+    checks += await examine_machine(state_folder)
+    checks = with_ways_out(checks)
+    return Examination(tuple(checks), *choice_of_auto(checks))
+
+
+# --- One sandbox -----------------------------------------------------------------------------
+
+
+async def _examine(
+    name: str,
+    problem: Callable[[str], Awaitable[Check | None]],
+    make: Callable[[str], SandboxAdapter],
+) -> list[Check]:
+    """First whether it works at all; only then what it keeps."""
+    limits: list[Check] = []
+
+    async def work(folder: str) -> Check:
+        if found := await problem(folder):
+            return found
+        sandbox = make(folder)
+        try:
+            result = await sandbox.run(Command(command="exit 0", timeout_s=_COMMAND_S))
+            if not result.ok:
+                return bad(SANDBOXES, name, f"it cannot run a command: {_why(result)}")
+            limits.extend(await _examine_limits(limits_area(name), sandbox))
+        finally:
+            await sandbox.cleanup()
+        open_ = [each.name for each in limits if each.name in _WALLS and not each.ok]
+        if open_:
+            return bad(SANDBOXES, name, f"it runs commands, but does not hold: {', '.join(open_)}")
+        return good(SANDBOXES, name, "has run commands, and held them")
+
+    with tempfile.TemporaryDirectory(prefix="kakoi-doctor-") as folder:
+        first = await tried(SANDBOXES, name, work(folder), limit_s=_SANDBOX_LIMIT_S)
+    return [first, *limits]
+
+
+async def _bubblewrap_problem(folder: str) -> Check | None:
+    found = await BubblewrapAdapter(folder).availability()
+    return None if found else bad(SANDBOXES, "bubblewrap", found.reason, found.fix)
+
+
+def _make_bubblewrap(folder: str) -> SandboxAdapter:
+    return BubblewrapAdapter(folder, limits=_LIMITS)
+
+
+async def _examine_containers(
+    program: Program, image: str, engine_env: Mapping[str, str]
+) -> list[Check]:
+    async def problem(_folder: str) -> Check | None:
+        engine = Engine(ProcessExecutor(), program=program, env=engine_env)
+        version = await engine.version()
+        if await engine.find_image(image) is not None:
+            return None
+        why = f"{program} {version} answers, but the image `{image}` is not here: nothing was tried"
+        return bad(SANDBOXES, program, why, f"{program} pull {image}")
+
+    def make(folder: str) -> SandboxAdapter:
+        settings = DockerSettings(image=image, workspace=folder, inside=folder, limits=_LIMITS)
+        return DockerAdapter(settings, program=program, lifetime="sandbox", engine_env=engine_env)
+
+    return await _examine(program, problem, make)
+
+
+def _why(result: ExecutionResult) -> str:
+    return result.error or f"{result.reason}, status {result.exit_code}"
+
+
+def limits_area(sandbox: str) -> str:
+    """The area of the checks on what holds in a sandbox."""
+    return f"inside {sandbox}"
+
+
+# --- Its limits ------------------------------------------------------------------------------
+
+
+async def _examine_limits(area: str, sandbox: SandboxAdapter) -> list[Check]:
+    channel = await sandbox.channel()
+    trials: dict[str, Callable[[], Awaitable[tuple[bool, str]]]] = {
+        "files": lambda: _try_files(channel),
+        "network": lambda: _try_network(channel),
+        "time": lambda: _try_time(channel),
+        "terminal": lambda: _try_terminal(channel),
+        "processes": lambda: _try_processes(channel),
+        "cpu": lambda: _try_cpu(channel),
+        "memory": lambda: _try_memory(channel),  # Last: it may take the runner with it.
+    }
+
+    async def check(name: str, trial: Callable[[], Awaitable[tuple[bool, str]]]) -> Check:
+        holds, detail = await trial()
+        broken = Status.NOT_OK if name == "terminal" else Status.NOT_ENFORCED
+        return Check(area, name, Status.OK if holds else broken, detail)
+
+    found = [
+        await tried(area, name, check(name, trial), limit_s=_TRIAL_LIMIT_S)
+        for name, trial in trials.items()
+    ]
+    why = "kakoi does not limit how much is written to the workspace yet"
+    return [*found, Check(area, "disk", Status.NOT_ENFORCED, why)]
+
+
+async def _run(channel: Channel, command: str, **options: object) -> ExecutionResult:
+    return await channel.run(Command(command=command, **{"timeout_s": _COMMAND_S, **options}))  # type: ignore[arg-type]
+
+
+async def _try_files(channel: Channel) -> tuple[bool, str]:
+    outside = "touch /usr/kakoi-was-here /etc/kakoi-was-here 2>/dev/null"
+    result = await _run(channel, f"touch inside && ! {{ {outside}; }}")
+    return result.ok, "only the workspace can be written" if result.ok else _why(result)
+
+
+async def _try_network(channel: Channel) -> tuple[bool, str]:
+    result = await _run(channel, "cat /proc/net/dev")
+    devices = {line.split(":")[0].strip() for line in result.stdout.splitlines() if ":" in line}
+    others = sorted(devices - {"lo"})
+    if result.ok and not others:
+        return True, "nothing can be reached"
+    return False, f"it has {', '.join(others)}" if others else _why(result)
+
+
+async def _try_time(channel: Channel) -> tuple[bool, str]:
+    result = await _run(channel, "sleep 60 & sleep 60", timeout_s=0.2)
+    held = result.reason is Reason.TIMED_OUT
+    return held, "a command and all that it started was ended" if held else _why(result)
+
+
+async def _try_terminal(channel: Channel) -> tuple[bool, str]:
+    result = await _run(channel, "test -t 0 && test -t 1", terminal=TerminalSize())
+    return result.ok, "a command can have one" if result.ok else _why(result)
+
+
+async def _try_processes(channel: Channel) -> tuple[bool, str]:
+    """Start more than may be; the shell says how many it got."""
+    crowd = f"i=0; while [ $i -lt {_CROWD} ]; do sleep 60 & i=$((i+1)); echo $i; done"
+    result = await _run(channel, crowd, timeout_s=5.0)
+    started = len(result.stdout.split())
+    held = started < _CROWD and result.reason is not Reason.SANDBOX_LOST
+    return held, f"stopped at {_LIMITS.processes}" if held else f"{started} were started"
+
+
+async def _try_cpu(channel: Channel) -> tuple[bool, str]:
+    """What the kernel says: how much a busy loop gets depends on who else is busy."""
+    found = (await kernel_limits(channel))["cpus"]
+    if found is not None and _LIMITS.cpus is not None and found <= _LIMITS.cpus * 1.01:
+        return True, "the kernel keeps it"
+    return False, "kakoi does not limit it here yet" if found is None else "there is no limit"
+
+
+async def _try_memory(channel: Channel) -> tuple[bool, str]:
+    """One line without an end has to be held in memory."""
+    result = await _run(channel, f"head -c {_HEAP_BYTES} /dev/zero | tail -n 1 | wc -c")
+    if result.stdout.strip() == str(_HEAP_BYTES):
+        return False, "kakoi does not limit it here yet"
+    return True, "what took too much was ended"
+
+
+# --- What `auto` would do --------------------------------------------------------------------
+
+
+def with_ways_out(checks: Sequence[Check]) -> list[Check]:
+    """Where a limit does not hold in one sandbox, name another one that keeps it."""
+    return [
+        replace(check, fix=f"kakoi run --sandbox {keepers[0]}")
+        if check.status is Status.NOT_ENFORCED and (keepers := _keepers(check.name, checks))
+        else check
+        for check in checks
+    ]
+
+
+def _keepers(limit: str, checks: Sequence[Check]) -> list[str]:
+    working = [each.name for each in checks if each.area == SANDBOXES and each.ok]
+    kept = {each.area for each in checks if each.name == limit and each.ok}
+    return [name for name in working if limits_area(name) in kept]
+
+
+def choice_of_auto(checks: Sequence[Check]) -> tuple[str | None, tuple[str, ...]]:
+    """What `auto` takes, and why not another."""
+    sandboxes = {each.name: each for each in checks if each.area == SANDBOXES}
+    choice = next((name for name in AUTO_ORDER if sandboxes[name].ok), None)
+    because = [
+        _why_not(sandboxes[name], choice, checks)
+        for name in (*AUTO_ORDER, "podman")
+        if name != choice
+    ]
+    stronger = "stronger than these would be a kernel of its own: kakoi has no such sandbox yet"
+    return choice, (*because, stronger)
+
+
+def _why_not(sandbox: Check, choice: str | None, checks: Sequence[Check]) -> str:
+    name = sandbox.name
+    if not sandbox.ok:
+        return f"not {name}: {sandbox.detail}"
+    if choice is None:
+        return f"not {name}: `auto` does not know it, --sandbox {name} does"
+    kept, ours = (
+        {each.name for each in checks if each.area == limits_area(place) and each.ok}
+        for place in (name, choice)
+    )
+    more = f"keeps {', '.join(sorted(kept - ours))} besides, but " if kept - ours else ""
+    return f"not {name}: it {more}starts slower and needs an engine; --sandbox {name} takes it"

@@ -1,0 +1,186 @@
+"""`kakoi doctor`: what it finds on this machine, and on one where nothing isolates."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kakoi.errors import SandboxError
+from kakoi.sandbox.examine import SANDBOXES, choice_of_auto, limits_area, with_ways_out
+from kakoi.sandbox.machine import Check, Status, bad, good, own_cgroups, tried
+from tests.doors.terminals import KAKOI, PATIENCE_S, Door
+
+NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "CONTAINER_HOST": "unix:///nowhere"}
+
+
+@pytest.fixture
+def lonely(confined_door: Door) -> Door:
+    """A machine without an engine."""
+    return Door(confined_door.workspace, confined_door.log, NO_ENGINE)
+
+
+def by_name(told: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(check["area"], check["name"]): check for check in told["checks"]}
+
+
+def test_a_machine_with_bubblewrap_is_told_what_holds_and_what_does_not(lonely: Door) -> None:
+    status, out, _ = lonely("doctor")
+    assert status == 0
+    assert "ok            bubblewrap       has run commands, and held them" in out
+    assert "not enforced  disk             kakoi does not limit" in out
+    assert "not ok        docker           no docker engine answers" in out
+    assert "fix: sudo systemctl start docker" in out
+    assert "auto would take: bubblewrap" in out
+    assert "not docker: no docker engine answers" in out
+
+
+def test_the_object_for_programs_holds_all_of_it(lonely: Door) -> None:
+    status, out, err = lonely("doctor", "--json")
+    told = json.loads(out)
+    assert (status, err) == (0, "")
+    assert set(told) == {"version", "ok", "auto", "checks"}
+    assert told["ok"] is True
+    assert told["auto"]["choice"] == "bubblewrap"
+    assert told["auto"]["because"]
+    keys = {"area", "name", "status", "detail", "fix"}
+    assert all(set(check) == keys for check in told["checks"])
+    assert {check["status"] for check in told["checks"]} <= set(Status)
+    found = by_name(told)
+    for limit in ("files", "network", "time", "terminal", "processes"):
+        assert found["inside bubblewrap", limit]["status"] == "ok", limit
+    assert {"memory", "cpu", "disk"} <= {name for area, name in found if area.startswith("inside")}
+    wanted = "python shfmt landlock seccomp cgroups terminals".split()
+    assert {*wanted, "audit log", "user namespaces"} <= {
+        name for area, name in found if area == "this machine"
+    }
+    assert found["sandboxes", "docker"]["fix"]
+
+
+def test_nothing_is_left_behind(lonely: Door, tmp_path: Path) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir(mode=0o755)
+    tidy = Door(lonely.workspace, lonely.log, {**lonely.env, "TMPDIR": str(place)})
+    assert tidy("doctor")[0] == 0
+    assert list(place.iterdir()) == list(lonely.workspace.iterdir()) == []
+    assert not lonely.log.exists()
+
+
+@pytest.mark.parametrize(
+    ("world", "why", "fix"),
+    [
+        (["--ro-bind", "/dev/null", "BWRAP"], "not installed", "apt-get install bubblewrap"),
+        (["--unshare-user", "--disable-userns"], "", "run kakoi outside of the container"),
+    ],
+    ids=["no bubblewrap", "no namespaces"],
+)
+def test_where_nothing_isolates_it_fails_with_causes_and_fixes(
+    lonely: Door, world: list[str], why: str, fix: str
+) -> None:
+    bwrap = shutil.which("bwrap") or ""
+    words = [os.path.realpath(bwrap) if word == "BWRAP" else word for word in world]
+    done = subprocess.run(
+        [bwrap, "--dev-bind", "/", "/", *words, "--", *KAKOI, "doctor", "--json"],
+        cwd=lonely.workspace,
+        env=lonely.environ,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    told = json.loads(done.stdout)
+    found = by_name(told)["sandboxes", "bubblewrap"]
+    assert (done.returncode, told["ok"], told["auto"]["choice"]) == (1, False, None)
+    assert found["status"] == "not ok"
+    assert why in found["detail"]
+    assert fix in found["fix"]
+    assert any(each.startswith("not bubblewrap: ") for each in told["auto"]["because"])
+    assert by_name(told)["sandboxes", "host"]["status"] == "ok"
+    # What failed did not keep the rest from being tried.
+    assert by_name(told)["this machine", "shfmt"]["status"] == "ok"
+
+
+# --- What `auto` would do --------------------------------------------------------------------
+
+
+def sandboxes(**working: bool) -> list[Check]:
+    return [
+        good(SANDBOXES, name) if works else bad(SANDBOXES, name, "it is broken")
+        for name, works in {
+            "bubblewrap": False,
+            "docker": False,
+            "podman": False,
+            **working,
+        }.items()
+    ]
+
+
+def test_auto_takes_the_first_that_works() -> None:
+    assert choice_of_auto(sandboxes(bubblewrap=True, docker=True))[0] == "bubblewrap"
+    assert choice_of_auto(sandboxes(docker=True))[0] == "docker"
+    assert choice_of_auto(sandboxes(podman=True))[0] is None
+    assert choice_of_auto(sandboxes())[0] is None
+
+
+def test_what_another_keeps_besides_is_said() -> None:
+    kept = [good(limits_area("docker"), name) for name in ("memory", "cpu")]
+    lacking = Check(limits_area("bubblewrap"), "memory", Status.NOT_ENFORCED)
+    checks = with_ways_out([*sandboxes(bubblewrap=True, docker=True), *kept, lacking])
+    assert checks[-1].fix == "kakoi run --sandbox docker"
+    choice, because = choice_of_auto(checks)
+    assert choice == "bubblewrap"
+    assert because[0].startswith("not docker: it keeps cpu, memory besides, but starts slower")
+    assert because[1] == "not podman: it is broken"
+
+
+def test_a_limit_that_nobody_keeps_has_no_way_out() -> None:
+    lacking = Check(limits_area("bubblewrap"), "disk", Status.NOT_ENFORCED)
+    assert with_ways_out([*sandboxes(bubblewrap=True), lacking])[-1].fix == ""
+
+
+# --- One trial -------------------------------------------------------------------------------
+
+
+async def never() -> Check:
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
+
+
+async def failing() -> Check:
+    raise SandboxError("it is lost", hint="find it")
+
+
+async def slipping() -> Check:
+    raise ZeroDivisionError("one of ours")
+
+
+def test_a_trial_that_fails_or_never_ends_is_an_answer() -> None:
+    def answer(work: Any) -> Check:
+        return asyncio.run(tried("area", "name", work, limit_s=0.01))
+
+    assert answer(never()) == bad("area", "name", "there was no answer within 0.01 s")
+    assert answer(failing()) == bad("area", "name", "it is lost", "find it")
+    assert answer(slipping()) == bad("area", "name", "ZeroDivisionError: one of ours")
+
+
+def test_control_groups_of_both_versions_are_found(tmp_path: Path) -> None:
+    (tmp_path / "user/ours").mkdir(parents=True)
+    (tmp_path / "user/ours/cgroup.controllers").write_text("cpu memory pids\n")
+    version2 = f"31 23 0:28 / {tmp_path} rw - cgroup2 cgroup2 rw,nsdelegate\n"
+    assert dict(own_cgroups("0::/user/ours\n", version2)) == dict.fromkeys(
+        ("cpu", "memory", "pids"), tmp_path / "user/ours"
+    )
+    version1 = (
+        "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+        "35 31 0:32 /docker/1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+        "22 1 0:20 / / rw - ext4 /dev/vda rw\n"
+    )
+    joined = "4:memory:/docker/1/a\n1:cpu,cpuacct:/\n0::/\n"
+    assert dict(own_cgroups(joined, version1)) == {
+        "memory": Path("/sys/fs/cgroup/memory/a"),
+        "cpu": Path("/sys/fs/cgroup/cpu,cpuacct"),
+        "cpuacct": Path("/sys/fs/cgroup/cpu,cpuacct"),
+    }
