@@ -9,6 +9,7 @@ from kakoi.process.stream import Launch
 from kakoi.results import ExecutionResult
 from kakoi.runner.commands import MAX_FILE_BYTES, Command, FileInfo
 from kakoi.runner.delivery import RunnerSettings
+from kakoi.runner.posix_exec import Launcher
 
 _OPTIONS = SpawnOptions()
 _NO_SUCH = "Error response from daemon: No such container: {}\n"
@@ -190,15 +191,50 @@ class ScriptedChannel:
         raise NotImplementedError
 
 
-class ScriptedOpener:
-    """Opens the given channels one after the other (the last one again and again), or fails."""
+class ScriptedHolder:
+    """A program that stays until it is ended."""
 
-    def __init__(self, *outcomes: ScriptedChannel | SandboxError) -> None:
+    def __init__(self) -> None:
+        self.is_ended = False
+
+    async def end(self, grace_s: float = 0) -> None:
+        self.is_ended = True
+
+
+class ScriptedStreams:
+    """Opens the given channels one after the other (the last one again and again), or fails.
+
+    `held`: what was started to stay. `opened`: what was started for a runner, `shells`: in its place.
+    """
+
+    def __init__(
+        self,
+        *outcomes: ScriptedChannel | SandboxError,
+        hold_error: SandboxError | None = None,
+    ) -> None:
         self._outcomes = list(outcomes) or [ScriptedChannel()]
-        self.launches: list[Launch] = []
+        self._hold_error = hold_error
+        self.held: list[Launch] = []
+        self.holders: list[ScriptedHolder] = []
+        self.opened: list[Launch] = []
+        self.shells: list[Launch] = []
 
-    async def __call__(self, launch: Launch, settings: RunnerSettings) -> ScriptedChannel:
-        self.launches.append(launch)
+    async def hold(self, launch: Launch) -> ScriptedHolder:
+        self.held.append(launch)
+        if self._hold_error is not None:
+            raise self._hold_error
+        self.holders.append(ScriptedHolder())
+        return self.holders[-1]
+
+    async def open(self, launch: Launch, settings: RunnerSettings) -> ScriptedChannel:
+        self.opened.append(launch)
+        return self._next()
+
+    async def open_shells(self, launcher: Launcher) -> ScriptedChannel:
+        self.shells.append(launcher(["sh"], env={"A": "1"}, terminal=True))
+        return self._next()
+
+    def _next(self) -> ScriptedChannel:
         outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
         if isinstance(outcome, SandboxError):
             raise outcome

@@ -19,10 +19,17 @@ def has_bubblewrap() -> bool:
     return bwrap is not None and subprocess.run(argv, capture_output=True).returncode == 0
 
 
-def need_bubblewrap() -> None:
-    if not has_bubblewrap():
-        required = "bubblewrap" in os.environ.get("KAKOI_REQUIRE", "").split(",")
-        (pytest.fail if required else pytest.skip)("there is no bubblewrap that works")
+@cache
+def has_image(image: str) -> bool:
+    docker = shutil.which("docker")
+    argv = [docker or "", "image", "inspect", image]
+    return docker is not None and subprocess.run(argv, capture_output=True).returncode == 0
+
+
+def need(sandbox: str, *, is_there: bool) -> None:
+    if not is_there:
+        required = sandbox in os.environ.get("KAKOI_REQUIRE", "").split(",")
+        (pytest.fail if required else pytest.skip)(f"there is no {sandbox} that works")
 
 
 @pytest.fixture
@@ -36,14 +43,21 @@ def door(tmp_path: Path) -> Door:
 @pytest.fixture(params=["host", "bubblewrap"])
 def any_door(request: pytest.FixtureRequest, door: Door) -> Door:
     if request.param == "bubblewrap":
-        need_bubblewrap()
+        need("bubblewrap", is_there=has_bubblewrap())
     return Door(door.workspace, door.log, {"KAKOI_SANDBOX": request.param})
 
 
 @pytest.fixture
 def confined_door(door: Door) -> Door:
-    need_bubblewrap()
+    need("bubblewrap", is_there=has_bubblewrap())
     return Door(door.workspace, door.log, {"KAKOI_SANDBOX": "bubblewrap"})
+
+
+@pytest.fixture
+def docker_door(door: Door) -> Door:
+    image = "kakoi-test:python"  # scripts/engine makes it.
+    need("docker", is_there=has_image(image))
+    return Door(door.workspace, door.log, {"KAKOI_SANDBOX": "docker", "KAKOI_IMAGE": image})
 
 
 @pytest.fixture

@@ -35,7 +35,8 @@ class Door:
 
     @property
     def environ(self) -> dict[str, str]:
-        ours = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        names = ("PATH", "HOME", "DOCKER_HOST")
+        ours = {name: os.environ[name] for name in names if name in os.environ}
         return {**ours, "KAKOI_AUDIT_FILE": str(self.log), "TERM": "vt100", **self.env}
 
     def __call__(

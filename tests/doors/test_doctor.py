@@ -61,6 +61,14 @@ def test_the_object_for_programs_holds_all_of_it(lonely: Door) -> None:
     assert found["sandboxes", "docker"]["fix"]
 
 
+def test_containers_keep_more(docker_door: Door) -> None:
+    status, out, _ = docker_door("doctor", "--json")
+    found = by_name(json.loads(out))
+    assert (status, found["sandboxes", "docker"]["status"]) == (0, "ok")
+    for limit in ("files", "network", "time", "terminal", "processes", "memory", "cpu"):
+        assert found["inside docker", limit]["status"] == "ok", limit
+
+
 def test_nothing_is_left_behind(lonely: Door, tmp_path: Path) -> None:
     place = tmp_path / "tmp"
     place.mkdir(mode=0o755)
@@ -74,7 +82,7 @@ def test_nothing_is_left_behind(lonely: Door, tmp_path: Path) -> None:
     ("world", "why", "fix"),
     [
         (["--ro-bind", "/dev/null", "BWRAP"], "not installed", "apt-get install bubblewrap"),
-        (["--unshare-user", "--disable-userns"], "", "run kakoi outside of the container"),
+        (["--unshare-user", "--disable-userns"], "namespace", ""),
     ],
     ids=["no bubblewrap", "no namespaces"],
 )
@@ -96,6 +104,7 @@ def test_where_nothing_isolates_it_fails_with_causes_and_fixes(
     assert (done.returncode, told["ok"], told["auto"]["choice"]) == (1, False, None)
     assert found["status"] == "not ok"
     assert why in found["detail"]
+    assert found["fix"]
     assert fix in found["fix"]
     assert any(each.startswith("not bubblewrap: ") for each in told["auto"]["because"])
     assert by_name(told)["sandboxes", "host"]["status"] == "ok"

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.terminals import PATIENCE_S, Door, alive, terminal, until
+from tests.test_docs import BLOCKS, Block, steps
 
 TREE = "echo up; sleep {0} & (setsid sleep {0} &) ; trap '' INT TERM HUP; sleep {0}; sleep {0}"
 
@@ -443,6 +445,43 @@ def test_auto_takes_a_sandbox_and_never_the_host(confined_door: Door) -> None:
     auto = Door(confined_door.workspace, confined_door.log)
     status, out, _ = auto("run", "--json", "true")
     assert (status, json.loads(out)["sandbox"]) == (0, "bubblewrap")
+
+
+def containers_at(workspace: Path) -> list[str]:
+    argv = ["docker", "ps", "--all", "--quiet", "--filter", f"volume={workspace}"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_a_container_shows_the_workspace_at_its_own_path_and_goes_with_the_command(
+    docker_door: Door, mark: str
+) -> None:
+    workspace = docker_door.workspace
+    status, out, _ = docker_door("run", f"pwd; touch {workspace}/made; cat; exit 3", stdin=b"in")
+    assert (status, out) == (3, f"{workspace}\nin")
+    assert (workspace / "made").exists()
+    with docker_door.started("run", TREE.format(mark)) as process:
+        assert line_of(process) == b"up\n"
+        assert len(containers_at(workspace)) == 1
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        assert ended(process)[0] == 130
+    assert alive(mark) == []
+    assert containers_at(workspace) == []
+
+
+RUN_EXAMPLES = [block for block in BLOCKS if "$ kakoi run" in block.text]
+
+
+@pytest.mark.parametrize("block", RUN_EXAMPLES, ids=str)
+def test_an_example_in_the_documents_shows_what_happens(confined_door: Door, block: Block) -> None:
+    status = ""
+    for step in steps(block.text):
+        if step.command == "echo $?":
+            assert step.output == [status], block
+            continue
+        code, out, err = confined_door(*shlex.split(step.command)[1:])
+        status = str(code)
+        assert (out + err).splitlines() == step.output, step.command
 
 
 def test_a_run_loads_no_library_that_it_does_not_need(door: Door) -> None:

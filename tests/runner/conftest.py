@@ -122,14 +122,17 @@ def run_order(name: str, command: str | list[str], **changes: object) -> dict[st
 
 
 class RawClient:
-    """The other end of a real runner, frame by frame."""
+    """The other end of a real runner, frame by frame.
+
+    `changes`: what is to be different in the source of the runner, in as many letters.
+    """
 
     def __init__(
         self,
         settings: RunnerSettings | None = None,
         *,
         env: Mapping[str, str] | None = None,
-        python: str = sys.executable,
+        changes: Mapping[str, str] | None = None,
     ) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
         self._socket, theirs = socket.socketpair()
@@ -138,7 +141,7 @@ class RawClient:
         self._frames: list[Frame] = []
         with theirs:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                python_argv(python),
+                python_argv(sys.executable),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._stderr.fileno(),
@@ -152,7 +155,14 @@ class RawClient:
         found = GREETING.fullmatch(greeting)
         assert found is not None
         magic = bytes.fromhex(found[1].decode())
-        self._socket.sendall(delivery(settings or RunnerSettings(), magic))
+        if changes is not None:  # In the source, which is sent to a Python of another kind.
+            magic = bytes(4)
+        message = delivery(settings or RunnerSettings(), magic)[10:]
+        for old, new in (changes or {}).items():
+            assert message.count(old.encode()) == 1
+            assert len(old) == len(new)
+            message = message.replace(old.encode(), new.encode())
+        self._socket.sendall(b"%010d" % len(message) + message)
 
     def __enter__(self) -> "RawClient":
         kind, number, _ = self.expect()

@@ -427,11 +427,8 @@ async def test_a_container_full_of_orphans_is_emptied_and_keeps_its_files(
 ) -> None:
     sandbox = make(lifetime="sandbox", workspace=str(tmp_path), limits=Limits(processes=40))
     await sandbox.execute("echo kept > ~/f")
-    began = docker("inspect", "-f", "{{.State.StartedAt}}", str(sandbox.container))
     result = await sandbox.run(Command(command=["python3", "-c", FULL]))
     assert result.reason is Reason.SANDBOX_LOST
-    # Not even `docker exec` had room in it.
-    assert docker("inspect", "-f", "{{.State.StartedAt}}", str(sandbox.container)) != began
     after = await sandbox.execute("cat ~/f; touch here")
     assert after.stdout == "kept\n"
     assert (tmp_path / "here").exists()

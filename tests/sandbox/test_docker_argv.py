@@ -98,7 +98,8 @@ def test_every_container_is_unprivileged(program: Program) -> None:
         assert not pairs(args, "--cap-add")
 
 
-def test_a_container_that_stays_waits_as_another_user_than_its_commands() -> None:
+def test_a_container_waits_as_another_user_than_its_commands() -> None:
+    assert pairs(run_args(plan(), RUNNER), "--user") == ["65530:65530"]
     args = create_args(plan())
     assert args[-4:] == ["--entrypoint", "sleep", "node:20-alpine", "2147483647"]
     assert pairs(args, "--user") == ["65530:65530"]

@@ -13,6 +13,7 @@ from kakoi.errors import (
     SandboxError,
 )
 from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.delivery import NoPythonError
 from kakoi.sandbox.adapter import SandboxAdapter
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Program, Tag
@@ -21,7 +22,7 @@ from tests.fakes import (
     CONFINED,
     ScriptedChannel,
     ScriptedExecutor,
-    ScriptedOpener,
+    ScriptedStreams,
     answer,
     no_program,
 )
@@ -34,7 +35,7 @@ LOST = ExecutionResult(125, "", "", 1, Reason.SANDBOX_LOST, error="the sandbox w
 
 def adapter(
     executor: ScriptedExecutor,
-    opener: ScriptedOpener | None = None,
+    streams: ScriptedStreams | None = None,
     *,
     config: DockerSettings | None = None,
     program: Program = "docker",
@@ -47,7 +48,7 @@ def adapter(
         program=program,
         lifetime=lifetime,
         tag=tag or Tag(),
-        opener=opener or ScriptedOpener(),
+        streams=streams or ScriptedStreams(),
     )
 
 
@@ -60,36 +61,36 @@ def verbs(executor: ScriptedExecutor) -> list[str]:
 
 @pytest.mark.requirement("B-017", "B-018")
 async def test_an_image_that_is_here_is_looked_for_first_and_not_pulled() -> None:
-    executor, opener = ScriptedExecutor({IMAGE: ""}), ScriptedOpener()
-    await adapter(executor, opener).execute("true")
+    executor, streams = ScriptedExecutor({IMAGE: ""}), ScriptedStreams()
+    await adapter(executor, streams).execute("true")
     assert executor.calls[0][:3] == ["docker", "image", "inspect"]
     assert executor.calls[0][-1] == IMAGE
     assert executor.called("pull") == []
-    assert opener.launches[0].argv[:4] == ["docker", "run", "--rm", "-i"]
+    assert streams.held[0].argv[:4] == ["docker", "run", "--rm", "-i"]
 
 
 @pytest.mark.requirement("B-018")
 async def test_an_image_that_is_not_here_is_pulled_and_then_run() -> None:
-    executor, opener = ScriptedExecutor(pullable=[IMAGE]), ScriptedOpener()
-    await adapter(executor, opener).execute("true")
+    executor, streams = ScriptedExecutor(pullable=[IMAGE]), ScriptedStreams()
+    await adapter(executor, streams).execute("true")
     assert verbs(executor)[:2] == ["image", "pull"]
     assert executor.called("pull")[0][-1] == IMAGE
-    assert len(opener.launches) == 1
+    assert len(streams.held) == 1
 
 
 @pytest.mark.requirement("B-019")
 async def test_an_image_that_cannot_be_had_is_an_error_in_the_log_and_to_the_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    executor, opener = ScriptedExecutor(), ScriptedOpener()
+    executor, streams = ScriptedExecutor(), ScriptedStreams()
     with pytest.raises(ImagePullError) as caught:
-        await adapter(executor, opener).execute("true")
+        await adapter(executor, streams).execute("true")
     assert caught.value.code == "IMAGE_PULL_FAILED"
     assert caught.value.details["image"] == IMAGE
     assert "manifest unknown" in str(caught.value.details["stderr"])
     assert caught.value.hint
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert opener.launches == []
+    assert streams.held == []
 
 
 async def test_an_engine_that_does_not_answer_is_not_asked_to_pull() -> None:
@@ -153,11 +154,11 @@ async def test_an_engine_that_is_too_old_is_reported() -> None:
 
 
 async def test_each_command_has_a_container_of_its_own_that_is_seen_to_be_gone() -> None:
-    executor, opener = ScriptedExecutor({IMAGE: ""}), ScriptedOpener()
-    sandbox = adapter(executor, opener)
+    executor, streams = ScriptedExecutor({IMAGE: ""}), ScriptedStreams()
+    sandbox = adapter(executor, streams)
     await sandbox.execute("true")
     await sandbox.execute("true")
-    names = [each.argv[each.argv.index("--name") + 1] for each in opener.launches]
+    names = [each.argv[each.argv.index("--name") + 1] for each in streams.held]
     assert len(set(names)) == 2
     assert [call[2:] for call in executor.called("rm")] == [["-f", "-v", name] for name in names]
 
@@ -165,9 +166,9 @@ async def test_each_command_has_a_container_of_its_own_that_is_seen_to_be_gone()
 @pytest.mark.requirement("B-015", "B-023")
 async def test_a_command_that_takes_too_long_is_an_error_and_its_container_is_gone() -> None:
     result = ExecutionResult(124, "part", "", 5, Reason.TIMED_OUT)
-    executor, opener = ScriptedExecutor({IMAGE: ""}), ScriptedOpener(ScriptedChannel(result))
+    executor, streams = ScriptedExecutor({IMAGE: ""}), ScriptedStreams(ScriptedChannel(result))
     with pytest.raises(ExecutionTimeoutError) as caught:
-        await adapter(executor, opener).execute("sleep 9")
+        await adapter(executor, streams).execute("sleep 9")
     assert caught.value.details["stdout"] == "part"
     assert len(executor.called("rm")) == 1
 
@@ -175,7 +176,7 @@ async def test_a_command_that_takes_too_long_is_an_error_and_its_container_is_go
 async def test_a_command_that_names_no_time_has_the_time_of_the_settings() -> None:
     channel = ScriptedChannel()
     sandbox = adapter(
-        ScriptedExecutor({IMAGE: ""}), ScriptedOpener(channel), config=DockerSettings(timeout_s=7)
+        ScriptedExecutor({IMAGE: ""}), ScriptedStreams(channel), config=DockerSettings(timeout_s=7)
     )
     await sandbox.execute("true")
     assert channel.commands[0].timeout_s == 7
@@ -183,17 +184,32 @@ async def test_a_command_that_names_no_time_has_the_time_of_the_settings() -> No
 
 async def test_a_sandbox_lost_for_want_of_memory_is_told_as_that() -> None:
     executor = ScriptedExecutor({IMAGE: ""}, scripted={"events": answer("oom\n")})
-    result = await adapter(executor, ScriptedOpener(ScriptedChannel(LOST))).execute("hog")
+    result = await adapter(executor, ScriptedStreams(ScriptedChannel(LOST))).execute("hog")
     assert (result.reason, result.exit_code) == (Reason.OUT_OF_MEMORY, 137)
 
 
 async def test_a_failure_to_start_is_told_in_our_words() -> None:
     said = "docker: Error response from daemon: no space left on device."
     failed = SandboxError("the sandbox could not be started", details={"stderr": said})
-    executor = ScriptedExecutor({IMAGE: ""})
-    with pytest.raises(SandboxError, match="no disk space left"):
-        await adapter(executor, ScriptedOpener(failed)).execute("true")
-    assert len(executor.called("rm")) == 1
+    for streams in (ScriptedStreams(hold_error=failed), ScriptedStreams(failed)):
+        executor = ScriptedExecutor({IMAGE: ""})
+        with pytest.raises(SandboxError, match="no disk space left"):
+            await adapter(executor, streams).execute("true")
+        assert len(executor.called("rm")) == 1
+        assert all(holder.is_ended for holder in streams.holders)
+
+
+async def test_an_image_without_python_is_entered_by_shells_and_that_is_remembered() -> None:
+    no_python = NoPythonError("there is no python3")
+    streams = ScriptedStreams(no_python, ScriptedChannel())
+    sandbox = adapter(ScriptedExecutor({IMAGE: ""}), streams)
+    await sandbox.execute("true")
+    await sandbox.execute("true")
+    assert (len(streams.held), len(streams.opened), len(streams.shells)) == (2, 1, 2)
+    name = streams.held[0].argv[streams.held[0].argv.index("--name") + 1]
+    words = ["docker", "exec", "-i", "-t", "--user", "65533:65533", "-e", "A", name, "sh"]
+    assert streams.shells[0].argv == words
+    assert streams.shells[0].env["A"] == "1"
 
 
 # --- A container that is not what was asked for ----------------------------------------------
@@ -206,7 +222,7 @@ async def test_a_limit_that_the_engine_ignored_is_refused_and_the_container_remo
     files = {**CONFINED, "/sys/fs/cgroup/memory.max": b"max\n"}
     channel = ScriptedChannel(files=files)
     executor = ScriptedExecutor({IMAGE: ""}, scripted={"container inspect": answer("{}")})
-    sandbox = adapter(executor, ScriptedOpener(channel), lifetime=lifetime)
+    sandbox = adapter(executor, ScriptedStreams(channel), lifetime=lifetime)
     with pytest.raises(SandboxError, match="did not set these limits: memory_bytes") as caught:
         await sandbox.execute("true")
     assert caught.value.hint
@@ -218,7 +234,7 @@ async def test_where_the_kernel_does_not_say_the_engine_is_asked() -> None:
     files = {"/proc/self/status": CONFINED["/proc/self/status"]}
     said = answer('{"Memory": 4294967296, "PidsLimit": 512, "NanoCpus": 2000000000}')
     executor = ScriptedExecutor({IMAGE: ""}, scripted={"container inspect": said})
-    await adapter(executor, ScriptedOpener(ScriptedChannel(files=files))).execute("true")
+    await adapter(executor, ScriptedStreams(ScriptedChannel(files=files))).execute("true")
     assert "{{json .HostConfig}}" in executor.called("container inspect")[0]
 
 
@@ -226,7 +242,7 @@ async def test_a_container_that_turns_out_to_run_as_root_is_refused() -> None:
     status = CONFINED["/proc/self/status"].replace(b"65533", b"0")
     channel = ScriptedChannel(files={**CONFINED, "/proc/self/status": status})
     with pytest.raises(SandboxError, match="as root"):
-        await adapter(ScriptedExecutor({IMAGE: ""}), ScriptedOpener(channel)).execute("id")
+        await adapter(ScriptedExecutor({IMAGE: ""}), ScriptedStreams(channel)).execute("id")
     assert channel.commands == []
 
 
@@ -234,12 +250,12 @@ async def test_a_container_that_turns_out_to_run_as_root_is_refused() -> None:
 
 
 async def test_a_container_that_stays_is_made_once_and_removed_by_cleanup() -> None:
-    executor, opener = ScriptedExecutor({IMAGE: ""}), ScriptedOpener()
-    sandbox = adapter(executor, opener, lifetime="sandbox", tag=Tag(name="coding-agent-exec-1"))
+    executor, streams = ScriptedExecutor({IMAGE: ""}), ScriptedStreams()
+    sandbox = adapter(executor, streams, lifetime="sandbox", tag=Tag(name="coding-agent-exec-1"))
     await sandbox.execute("true")
     await sandbox.execute("true")
     assert verbs(executor) == ["image", "info", "create", "cp", "start"]
-    assert opener.launches[0].argv[:4] == ["docker", "exec", "-i", "--user"]
+    assert streams.opened[0].argv[:4] == ["docker", "exec", "-i", "--user"]
     assert sandbox.container == "coding-agent-exec-1"
     await sandbox.cleanup()
     await sandbox.cleanup()
@@ -289,8 +305,8 @@ async def test_a_cleanup_that_fails_is_tried_three_times_and_logged(
 @pytest.mark.requirement("A-015")
 async def test_a_container_that_died_is_named_with_its_state_and_not_replaced() -> None:
     executor = ScriptedExecutor({IMAGE: ""})
-    opener = ScriptedOpener(ScriptedChannel(LOST), ScriptedChannel())
-    sandbox = adapter(executor, opener, lifetime="sandbox")
+    streams = ScriptedStreams(ScriptedChannel(LOST), ScriptedChannel())
+    sandbox = adapter(executor, streams, lifetime="sandbox")
     channel = await sandbox.channel()
     await channel.close()
     executor.containers[str(sandbox.container)] = "exited"
@@ -302,7 +318,7 @@ async def test_a_container_that_died_is_named_with_its_state_and_not_replaced() 
 
 async def test_what_became_of_a_lost_container_is_part_of_the_result() -> None:
     executor = ScriptedExecutor({IMAGE: ""})
-    sandbox = adapter(executor, ScriptedOpener(ScriptedChannel(LOST)), lifetime="sandbox")
+    sandbox = adapter(executor, ScriptedStreams(ScriptedChannel(LOST)), lifetime="sandbox")
     await sandbox.channel()
     executor.containers[str(sandbox.container)] = "exited"
     with pytest.raises(SandboxError, match="its container is exited with status 137"):
@@ -311,8 +327,8 @@ async def test_what_became_of_a_lost_container_is_part_of_the_result() -> None:
 
 async def test_before_a_new_runner_comes_everything_of_the_lost_one_is_ended() -> None:
     executor = ScriptedExecutor({IMAGE: ""})
-    opener = ScriptedOpener(ScriptedChannel(LOST), ScriptedChannel())
-    sandbox = adapter(executor, opener, lifetime="sandbox")
+    streams = ScriptedStreams(ScriptedChannel(LOST), ScriptedChannel())
+    sandbox = adapter(executor, streams, lifetime="sandbox")
     with pytest.raises(SandboxError):
         await sandbox.execute("kill my runner")
     # Lost, and by the time that is told the next one is there.
@@ -328,7 +344,7 @@ async def test_a_container_without_room_for_one_more_process_is_restarted() -> N
     full = answer(exit_code=126, stderr="OCI runtime exec failed: resource temporarily unavailable")
     executor = ScriptedExecutor({IMAGE: ""}, scripted={"exec": full})
     sandbox = adapter(
-        executor, ScriptedOpener(ScriptedChannel(), ScriptedChannel()), lifetime="sandbox"
+        executor, ScriptedStreams(ScriptedChannel(), ScriptedChannel()), lifetime="sandbox"
     )
     await (await sandbox.channel()).close()
     await sandbox.execute("true")
@@ -337,8 +353,8 @@ async def test_a_container_without_room_for_one_more_process_is_restarted() -> N
 
 async def test_a_runner_that_waits_for_us_is_left_alone_unless_it_does_not_answer() -> None:
     executor = ScriptedExecutor({IMAGE: ""}, scripted={"exec": [answer(exit_code=10), answer()]})
-    opener = ScriptedOpener(ScriptedChannel(), SandboxError("no greeting"), ScriptedChannel())
-    sandbox = adapter(executor, opener, lifetime="sandbox")
+    streams = ScriptedStreams(ScriptedChannel(), SandboxError("no greeting"), ScriptedChannel())
+    sandbox = adapter(executor, streams, lifetime="sandbox")
     await (await sandbox.channel()).close()
     await sandbox.execute("true")
     first, second = executor.called("exec")
@@ -379,12 +395,12 @@ async def test_a_container_that_is_not_there_cannot_be_attached_to() -> None:
 async def test_the_numbers_of_a_user_are_looked_up_in_the_image_once(lifetime: Lifetime) -> None:
     users = "x" * 512 + "root:x:0:0::/root:\nagent:x:1234:1235::/home/agent:\n" + "\0" * 100
     executor = ScriptedExecutor({IMAGE: "agent"}, scripted={"cp": [answer(users), answer()]})
-    opener = ScriptedOpener()
-    sandbox = adapter(executor, opener, lifetime=lifetime)
+    streams = ScriptedStreams()
+    sandbox = adapter(executor, streams, lifetime=lifetime)
     await sandbox.execute("true")
     await sandbox.execute("true")
     if lifetime == "command":
-        assert any("uid=1234,gid=1235" in word for word in opener.launches[0].argv)
+        assert any("uid=1234,gid=1235" in word for word in streams.held[0].argv)
     else:
         archive = executor.stdins[-2]
         assert isinstance(archive, bytes)
@@ -429,12 +445,12 @@ async def test_an_engine_that_changes_users_gets_no_workspace(
 
 
 async def test_podman_is_driven_by_the_same_words() -> None:
-    executor, opener = ScriptedExecutor({IMAGE: ""}), ScriptedOpener()
-    sandbox = adapter(executor, opener, program="podman")
+    executor, streams = ScriptedExecutor({IMAGE: ""}), ScriptedStreams()
+    sandbox = adapter(executor, streams, program="podman")
     await sandbox.execute("true")
     assert sandbox.name == "podman"
     assert {call[0] for call in executor.calls} == {"podman"}
-    assert opener.launches[0].argv[:4] == ["podman", "run", "--rm", "-i"]
+    assert streams.held[0].argv[:4] == ["podman", "run", "--rm", "-i"]
 
 
 @pytest.mark.requirement("B-014")

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from kakoi.errors import ConfigurationError
+from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.gate import Approver, Gate, Labels
 from kakoi.policy.rules import Policy
 from kakoi.sandbox.adapter import Network, SandboxAdapter
@@ -141,12 +141,7 @@ def variables(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str
 @contextlib.asynccontextmanager
 async def open_sandbox(place: Place) -> AsyncIterator[SandboxAdapter]:
     """The sandbox for `place`; taken away at the end."""
-    makers = {name: _maker(name, place) for name in _candidates(place)}
-    if place.sandbox in makers and place.fallback is None:
-        # Not tried first: there is no other, and the command finds out as well.
-        sandbox = makers[place.sandbox]()
-    else:
-        sandbox = await SandboxFactory(makers).create(place.sandbox, place.fallback)
+    sandbox = await _choose(place, {name: _maker(name, place) for name in _candidates(place)})
     try:
         yield sandbox
     finally:
@@ -184,6 +179,22 @@ def _user() -> str:
 
 
 # --- Which sandboxes will do -----------------------------------------------------------------
+
+
+async def _choose(
+    place: Place, makers: Mapping[str, Callable[[], SandboxAdapter]]
+) -> SandboxAdapter:
+    if place.sandbox in makers and place.fallback is None:
+        # Not tried first: there is no other, and the command finds out as well.
+        return makers[place.sandbox]()
+    if place.sandbox == AUTO and AUTO_ORDER[0] in makers:
+        # Opened, and not first tried and then opened: a short command takes no longer than that.
+        first = makers[AUTO_ORDER[0]]()
+        with contextlib.suppress(SandboxError):
+            await first.channel()
+            return first
+        await first.cleanup()
+    return await SandboxFactory(makers).create(place.sandbox, place.fallback)
 
 
 def _candidates(place: Place) -> list[str]:

@@ -31,10 +31,11 @@ def show_decision(decision: Decision) -> None:
 
 
 class Warnings(logging.Handler):
-    """Warnings of the library, in the same voice."""
+    """Warnings of the library, in the same voice. An error of a sandbox is raised besides."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
+        if record.levelno < logging.ERROR or not record.name.startswith("kakoi.sandbox."):
+            say(record.getMessage())
 
 
 def show_warnings() -> None:

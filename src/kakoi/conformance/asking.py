@@ -19,9 +19,17 @@ def new_mark() -> str:
     return f"300.{secrets.randbelow(10**12):012}"
 
 
-async def said(sandbox: SandboxAdapter, text: str, stdin: bytes | None = None) -> str:
+async def said(sandbox: SandboxAdapter, text: str) -> str:
     """What a command prints that must succeed."""
-    result = await sandbox.run(Command(command=text, stdin=stdin, timeout_s=PATIENCE_S))
+    result = await sandbox.run(Command(command=text, timeout_s=PATIENCE_S))
+    assert result.ok, result
+    return result.stdout
+
+
+async def seen(sandbox: SandboxAdapter, text: str, stdin: bytes | None = None) -> str:
+    """The same for what is not itself under test: by the channel, which is open anyway."""
+    channel = await sandbox.channel()
+    result = await channel.run(Command(command=text, stdin=stdin, timeout_s=PATIENCE_S))
     assert result.ok, result
     return result.stdout
 
@@ -36,7 +44,7 @@ async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
 
 async def until_exists(sandbox: SandboxAdapter, path: str) -> None:
     async def exists() -> bool:
-        return (await sandbox.run(Command(command=["test", "-e", path]))).ok
+        return await seen(sandbox, f"test -e '{path}' && echo yes || echo no") == "yes\n"
 
     await until(exists, f"{path} exists")
 

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from kakoi.conformance.asking import new_mark, said
+from kakoi.conformance.asking import new_mark, seen
 from kakoi.conformance.plugin import LEFT_OUT, is_required, sandbox_names
 from kakoi.conformance.subjects import Subject, Traits, subject_named
 from kakoi.runner.commands import Channel
@@ -150,4 +150,4 @@ def mark() -> str:
 @pytest.fixture
 async def place(sandbox: SandboxAdapter, mark: str) -> str:
     """An empty directory in the workspace, as the sandbox names it."""
-    return (await said(sandbox, f"mkdir {mark}.d && cd {mark}.d && pwd -P")).rstrip("\n")
+    return (await seen(sandbox, f"mkdir {mark}.d && cd {mark}.d && pwd -P")).rstrip("\n")

@@ -111,7 +111,8 @@ def _containers(name: str, program: str, image: str) -> Subject:
         (container,) = containers_of(kind, workspace)
         return await DockerAdapter.attach(container, settings(workspace), program=kind)
 
-    traits = Traits(resident=stays, survives_client=stays)
+    # Jobs and files are always in a container that stays: they are tested there.
+    traits = Traits(resident=stays, jobs=stays, files=stays, survives_client=stays)
     return Subject(name, make, traits, resume if stays else None, engine=kind)
 
 

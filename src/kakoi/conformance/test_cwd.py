@@ -2,7 +2,7 @@
 
 import pytest
 
-from kakoi.conformance.asking import said
+from kakoi.conformance.asking import said, seen
 from kakoi.results import Reason
 from kakoi.runner.commands import Command
 from kakoi.sandbox.adapter import SandboxAdapter
@@ -48,7 +48,7 @@ async def test_a_command_runs_where_it_was_told_to(
 async def test_where_the_shell_ended_is_told(
     sandbox: SandboxAdapter, place: str, text: str, where: str | None, code: int
 ) -> None:
-    await said(sandbox, f"mkdir {place}/sub; ln -s sub {place}/link")
+    await seen(sandbox, f"mkdir {place}/sub; ln -s sub {place}/link")
     result = await sandbox.run(Command(command=text, cwd=place, report_cwd=True))
     assert (result.cwd, result.exit_code) == ("/" if where is None else place + where, code)
     assert (result.stdout, result.stderr, result.reason) == ("", "", Reason.EXITED)
@@ -87,7 +87,7 @@ async def test_the_text_of_the_command_may_be_long_then_too(
 async def test_a_shell_that_cannot_say_where_it_is_does_no_harm(
     sandbox: SandboxAdapter, place: str, text: str
 ) -> None:
-    await said(sandbox, f"mkdir {place}/gone")
+    await seen(sandbox, f"mkdir {place}/gone")
     result = await sandbox.run(Command(command=text, cwd=place, report_cwd=True))
     assert result.reason in (Reason.EXITED, Reason.SIGNALLED)
     assert result.cwd is None or result.cwd.startswith("/")

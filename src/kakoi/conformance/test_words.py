@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S, said
+from kakoi.conformance.asking import PATIENCE_S, said, seen
 from kakoi.conformance.conftest import Opener
 from kakoi.errors import ConfigurationError
 from kakoi.runner.commands import MAX_WORD_BYTES, Command
@@ -102,7 +102,7 @@ async def test_a_command_has_three_descriptors_and_no_more(sandbox: SandboxAdapt
 
 async def test_start_up_files_are_not_read(sandbox: SandboxAdapter, place: str) -> None:
     files = ".bashrc .profile .bash_profile .bash_login .shrc .kshrc"
-    await said(sandbox, f"cd {place} && for f in {files}; do echo echo hijacked >$f; done")
+    await seen(sandbox, f"cd {place} && for f in {files}; do echo echo hijacked >$f; done")
     result = await sandbox.run(Command(command="echo hi", env={"HOME": place}))
     assert (result.stdout, result.stderr) == ("hi\n", "")
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from kakoi.conformance.asking import PATIENCE_S, said, until
+from kakoi.conformance.asking import PATIENCE_S, seen, until
 from kakoi.sandbox.adapter import SandboxAdapter
 
 # The mark comes on stdin, so that the one who looks does not find itself. All in one first: to
@@ -27,7 +27,7 @@ esac
 
 async def alive_inside(sandbox: SandboxAdapter, mark: str) -> list[str]:
     """The processes in the sandbox with `mark` in their arguments or environment."""
-    return (await said(sandbox, _LOOK, mark.encode() + b"\n")).splitlines()
+    return (await seen(sandbox, _LOOK, mark.encode() + b"\n")).splitlines()
 
 
 def alive_outside(mark: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 The same contract as a runner's channel, slower. Instead of one resident runner there are some
 resident shells (posix_shells.py), each under an init of its own; a job has a shell to itself, which
-stays when we go. What a job is lies in files of a private folder in the sandbox (posix.sh).
+stays when we go. What a job is lies in files of a private folder in the sandbox (posix_jobs.sh).
 """
 
 import asyncio
@@ -26,29 +26,32 @@ from kakoi.runner.commands import (
     OutputPart,
     Stream,
 )
-from kakoi.runner.posix_answers import (
-    job_result,
+from kakoi.runner.posix_exec import Exec, Launcher, Place
+from kakoi.runner.posix_running import PosixRunning
+from kakoi.runner.posix_shells import Collector, OrderError, Shells
+from kakoi.runner.posix_words import (
+    BreachError,
     parse_files,
     parse_jobs,
     parse_output,
-    parse_place,
+    parse_probe,
     parse_stat,
     parse_state,
+    request,
+    run_request,
 )
-from kakoi.runner.posix_exec import BreachError, Exec, Launcher, Place, request
-from kakoi.runner.posix_running import PosixRunning, run_request
-from kakoi.runner.posix_shells import Collector, OrderError, Shells
 
 _T = TypeVar("_T")
 _OPEN_S = 60.0
 _CHUNK = 64 * 1024
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_FIRST_INPUT = MIB
 _REMEMBERED = 1000
 _REMEMBERED_BYTES = 8 * MIB
-_PRUNE_AFTER = 100
 _SPILLED_BYTES = 256 * MIB
+_PRUNE_AFTER = 100
+_LONGEST_WORDS = 2000
 _LONGEST_ENTRY = 320
-_LONGEST_PROBE = 2000
 _LONGEST_LIST = 32 * MIB
 _LONGEST_PART = 8 * MIB
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
@@ -61,14 +64,14 @@ async def open_posix_channel(launch: Launcher) -> "PosixChannel":
     """
     channel = secrets.token_hex(8)
     shell = Exec(Place(launch, channel).shell_launch(kept=False))
-    probe = Collector(_LONGEST_PROBE)
+    probe = Collector(_LONGEST_WORDS)
     try:
         async with asyncio.timeout(_OPEN_S):
             ending = await shell.ask(request("probe"), probe)
         if ending is None or ending.status:
             said = f": {shell.said}" if shell.said else ""
             raise SandboxError(f"no shell could be started in the sandbox{said}")
-        place = parse_place(launch, channel, bytes(probe.output))
+        place = Place(launch, channel, *parse_probe(bytes(probe.output)))
         if not place.base:
             raise SandboxError(
                 "the sandbox has no folder to write in", hint="give it a writable /tmp"
@@ -138,6 +141,12 @@ class PosixChannel:
 
     async def start(self, command: Command) -> str:
         """Start a job; see `Channel.start`."""
+        given = command.stdin or b""
+        if len(given) > _FIRST_INPUT:
+            raise ConfigurationError(
+                f"stdin has {len(given)} bytes; a job can be given {_FIRST_INPUT} at its start",
+                hint="write a file and let the job read that, or use write_stdin",
+            )
         if command.terminal is not None:
             raise ConfigurationError(
                 "a job cannot have a terminal in a sandbox without Python",
@@ -158,10 +167,12 @@ class PosixChannel:
         if await self._is_known(command.id):
             return command.id
         source = "open" if command.stdin_open else "none"
-        if command.stdin is not None and not command.stdin_open:
-            source = f"{secrets.token_hex(8)},stdin"
-            await self._shells.put(source, command.stdin)
-        body = run_request(command, "job", source=source, is_loud=True)
+        if command.stdin is not None:
+            # With the order, not after it: a job that is asked for twice must not read it twice.
+            name = f"{secrets.token_hex(8)},stdin"
+            await self._shells.put(name, command.stdin)
+            source = f"open:{name}" if command.stdin_open else name
+        body = run_request(command, "job", source, "loud")
         async with self._shells.birth():
             spec = await self._shells.put_spec("job", body)
             said = await self._shells.start_job(spec)
@@ -171,8 +182,6 @@ class PosixChannel:
                     raise SandboxError("the job was not started" + (f": {said}" if said else ""))
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-        if command.stdin is not None and command.stdin_open:
-            await self.write_stdin(command.id, command.stdin)
         return command.id
 
     async def list_jobs(self) -> list[JobInfo]:
@@ -189,29 +198,28 @@ class PosixChannel:
 
         async def look() -> OutputPart:
             known = self._memory.find(job)
-            part = known.head_part(stream, offset, limit) if known is not None else None
-            return part or await self._read_stored(job, stream, offset, limit)
+            if known is not None and not known.streams[stream].is_spilled:
+                return known.streams[stream].part(offset, limit, is_over=known.is_over)
+            return await self._read_stored(job, stream, offset, limit)
 
         return await self._poll(look, lambda part: bool(part.data) or part.ended, wait_s)
 
     async def _read_stored(self, job: str, stream: Stream, offset: int, limit: int) -> OutputPart:
-        said = await self._ask_about(
-            job, "output", job, stream, offset, limit, limit=limit + _LONGEST_PROBE
-        )
+        words = (job, stream, offset, limit)
+        said = await self._ask_about(job, "output", *words, limit=limit + _LONGEST_WORDS)
         with self._trusting_nothing():
-            stored, lost, is_over, data = parse_output(said)
+            found = parse_output(said, limit)
         known = self._memory.find(job)
-        if known is not None:
-            is_over, lost = known.is_over, known.count(stream) - stored
-        ended = is_over and offset + len(data) >= stored
-        return OutputPart(data[:limit], offset, offset + len(data[:limit]), ended, max(0, lost))
+        is_over = found.is_over if known is None else known.is_over
+        ended = is_over and offset + len(found.data) >= found.stored
+        return OutputPart(found.data, offset, offset + len(found.data), ended, found.lost)
 
     async def write_stdin(self, job: str, data: bytes, *, close: bool = False) -> None:
         """Give a job input; waits while it does not read. BrokenPipeError: it takes none."""
         parts = [data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK)] or [b""]
         for part in parts:
             how = "close" if close and part is parts[-1] else "open"
-            words = (job, how, len(part), "part")
+            words = (job, how, len(part))
             await self._ask_about(job, "stdin", *words, payload=part, may_wait=True)
 
     async def stop_job(self, job: str) -> ExecutionResult:
@@ -228,10 +236,10 @@ class PosixChannel:
         async def look() -> ExecutionResult | None:
             said = await self._ask_about(job, "state", job)
             with self._trusting_nothing():
-                state, stdout_bytes, stderr_bytes = parse_state(said)
-            if state.word == "gone":
+                state = parse_state(job, said)
+            if state.is_gone:
                 await self._shells.sweep()
-            return job_result(job, state, stdout_bytes, stderr_bytes)
+            return state.result
 
         return await self._poll(look, lambda result: result is not None, wait_s)
 
@@ -287,9 +295,8 @@ class PosixChannel:
         """Create or replace a file in one step."""
         if len(data) > MAX_FILE_BYTES:
             raise OSError(errno.EFBIG, f"more than {MAX_FILE_BYTES} bytes", path)
-        is_long = len(data) > _CHUNK
-        words = (secrets.token_hex(6), f"{mode:o}", len(data), "whole" if is_long else "part")
-        await self._file_order(path, "write_file", *words, payload=data, ends=is_long)
+        words = (secrets.token_hex(6), f"{mode:o}", len(data))
+        await self._file_order(path, "write_file", *words, payload=data)
 
     async def list_files(self, path: str, *, limit: int = 10_000) -> list[FileInfo]:
         """What is in a folder; OSError with EOVERFLOW if it is more than `limit`."""
@@ -354,16 +361,22 @@ class _Memory:
     def shrink(self) -> list[str]:
         """Forget the oldest; returns those whose output in the sandbox has to go too."""
         over = [running for running in self._runs.values() if running.is_over]
-        kept = sum(running.kept_bytes for running in over)
-        spilled = sum(running.spilled_bytes for running in over)
+        kept, stored = _sizes(over)
         forgotten = []
-        for running in over[:-1]:
-            is_much = kept > _REMEMBERED_BYTES or len(over) > _REMEMBERED
-            if not is_much and spilled <= _SPILLED_BYTES:
+        for count, running in enumerate(over[:-1]):
+            is_much = kept > _REMEMBERED_BYTES or len(over) - count > _REMEMBERED
+            if not is_much and stored <= _SPILLED_BYTES:
                 break
-            kept -= running.kept_bytes
-            spilled -= running.spilled_bytes
-            if running.spilled_bytes:
+            sizes = _sizes([running])
+            kept, stored = kept - sizes[0], stored - sizes[1]
+            if sizes[1]:
                 forgotten.append(running.id)
             del self._runs[running.id]
         return forgotten
+
+
+def _sizes(runs: list[PosixRunning]) -> tuple[int, int]:
+    """How many bytes of output are kept here, about, and how many in the sandbox."""
+    streams = [stream for running in runs for stream in running.streams.values()]
+    kept = sum(stream.size for stream in streams)
+    return kept, sum(stream.stored for stream in streams)

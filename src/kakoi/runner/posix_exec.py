@@ -1,14 +1,13 @@
 """One shell of ours inside a sandbox without Python: started once, asked again and again.
 
-posix.sh is its text and says what goes over the line. The other end is hostile: what comes from it
-is output, unless it begins with a nonce that only this one request was given.
+posix.sh is its text and says what goes over the line. What comes from there is output, unless it
+begins with a nonce that only this one request was given.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import os
-import re
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,21 +16,21 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from kakoi.errors import SandboxError
 from kakoi.process.stream import Launch, ProcessStream
 from kakoi.runner.commands import Stream
+from kakoi.runner.posix_words import BreachError, Ending, Kept, parse_line
 
 _CHUNK = 256 * 1024
 _LONGEST_LINE = 200
-_LONGEST_PATH = 4096
+_LONGEST_PATH = 8192
 _MOST_WORDS = 2000
+_TEXTS = ("posix.sh", "posix_jobs.sh", "posix_watch.sh", "posix_orders.sh")
+# In the environment and not among the arguments: `pkill -f` must not find there what it looks for.
 _BOOT = 'eval "$KAKOI_SH"'
 # The second half of the pipeline ends the shell that waits for the first, which is nobody's from
 # then on. A plain `&` would have it ignore SIGINT for good.
 _DETACH = '"$@" </dev/null >/dev/null 2>&1 | kill -9 $$'
-_STARTED = re.compile(rb" started ([0-9]{1,10}) ([0-9]{1,10})")
-_END = re.compile(rb" end ([a-z_-]{1,20}) ([0-9]{1,3})" + rb" ([0-9]{1,15})" * 3)
-_PLAIN = re.compile(rb"[ -\[\]-~]*")
+_END_OF_INPUT = b"\x04"  # A terminal has no end; this is what people type.
 
 
 class Launcher(Protocol):
@@ -42,13 +41,9 @@ class Launcher(Protocol):
     ) -> Launch: ...
 
 
-class BreachError(SandboxError):
-    """The other end does not keep to the protocol."""
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a sandbox has: a folder for us, an init that keeps processes, a shell.
+    """What a sandbox has: a folder for us, an init that keeps processes, a shell for commands.
 
     `init` is empty where there is none; `flag` makes it a child subreaper; `loud` makes it say how
     its child ended. `channel` names the shells that belong together.
@@ -78,74 +73,49 @@ class Place:
         return [*above, *words] if kept and self.init else words
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The last words of an answer; posix.sh says what they mean."""
-
-    kind: str
-    status: int
-    ended: int = 0
-    survivors: int = 0
-    ticks: int = 0
-    path: bytes = b""
+@cache
+def script() -> str:
+    """The text of our shell, without its comments."""
+    texts = [Path(__file__).with_name(name).read_text("ascii") for name in _TEXTS]
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    return "\n".join(line for line in lines if line and not line.startswith("#"))
 
 
 class Listener(Protocol):
     """Who waits for an answer."""
 
-    def on_started(self, root: int, main: int) -> None: ...
+    def on_started(self, kept: Kept) -> None: ...
     async def on_data(self, stream: Stream, data: bytes) -> None:
         """Take output; as long as this waits, no more of that stream is read."""
         ...
 
 
-@cache
-def script() -> str:
-    """The text of our shell, without its comments."""
-    texts = [Path(__file__).with_name(name) for name in ("posix.sh", "posix_orders.sh")]
-    lines = [line.strip() for text in texts for line in text.read_text("ascii").splitlines()]
-    return "\n".join(line for line in lines if line and not line.startswith("#"))
-
-
-def escaped(text: str | bytes) -> bytes:
-    """One line from which `printf %b` makes the same bytes again."""
-    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-    if not _PLAIN.fullmatch(data):
-        data = re.sub(rb"[^ -\[\]-~]", lambda found: b"\\0%03o" % found[0][0], data)
-    return data + b"\n"
-
-
-def request(verb: str, *words: object, lines: Sequence[str | bytes] = ()) -> bytes:
-    """A request: words that are safe as they are, and lines that may hold anything."""
-    head = f"{verb}\n" + (" ".join(map(str, words)) + "\n" if words else "")
-    return head.encode("ascii") + b"".join(map(escaped, lines))
-
-
 class _Cutter:
     """Takes our own lines out of a stream that is otherwise the command's."""
 
-    def __init__(self, nonce: bytes) -> None:
-        self._nonce = nonce
-        self.held = b""
+    def __init__(self, nonce: str) -> None:
+        self._nonce = nonce.encode()
+        self._held = b""
 
     def feed(self, chunk: bytes) -> Iterator[tuple[bool, bytes]]:
         """Output (False) and lines of ours without the nonce (True), in their order."""
-        self.held += chunk
-        while (at := self.held.find(self._nonce)) >= 0:
+        self._held += chunk
+        while (at := self._held.find(self._nonce)) >= 0:
             if at:
-                yield False, self.held[:at]
-                self.held = self.held[at:]
-            end = self.held.find(b"\n")
-            if end < 0 and len(self.held) < _LONGEST_LINE:
+                yield False, self._held[:at]
+                self._held = self._held[at:]
+            end = self._held.find(b"\n")
+            if end < 0 and len(self._held) < _LONGEST_LINE:
                 return
             if not 0 <= end < _LONGEST_LINE:
                 raise BreachError("a line of the sandbox has no end")
-            line, self.held = self.held[len(self._nonce) : end], self.held[end + 1 :]
+            line, self._held = self._held[len(self._nonce) : end], self._held[end + 1 :]
             yield True, line.removesuffix(b"\r")
-        # A part of a nonce may be at the end; the rest of it comes with the next chunk.
-        longest = min(len(self._nonce) - 1, len(self.held))
-        keep = next((n for n in range(longest, 0, -1) if self.held.endswith(self._nonce[:n])), 0)
-        output, self.held = self.held[: len(self.held) - keep], self.held[len(self.held) - keep :]
+        # The beginning of a nonce may be at the end; the rest of it comes with the next chunk.
+        longest = min(len(self._nonce) - 1, len(self._held))
+        keep = next((n for n in range(longest, 0, -1) if self._held.endswith(self._nonce[:n])), 0)
+        size = len(self._held) - keep
+        output, self._held = self._held[:size], self._held[size:]
         if output:
             yield False, output
 
@@ -153,8 +123,7 @@ class _Cutter:
 class Exec:
     """A shell of ours; requests go to it one after the other. `end` must be called.
 
-    `is_used`: something was asked already. `on_up` is called when it begins to answer. `said`: the
-    words of whoever should have started it.
+    `is_used`: something was asked already. `on_up` is called when it begins to answer.
     """
 
     def __init__(self, launch: Launch, *, terminal: bool = False) -> None:
@@ -164,7 +133,7 @@ class Exec:
         self._stream = ProcessStream(launch)
         self._key = secrets.token_hex(16)
         self.is_used = False
-        self.on_up: Callable[[], None] = lambda: None
+        self.on_up: Callable[[], object] = lambda: None
         self._said = bytearray()
         fd = self._stream.terminal_fd
         self._is_terminal = fd is not None
@@ -173,6 +142,7 @@ class Exec:
 
     @property
     def said(self) -> str:
+        """The words of whoever should have started it."""
         return self._said.decode("utf-8", "replace").strip()
 
     def full_request(self, nonce: str, body: bytes) -> bytes:
@@ -181,22 +151,26 @@ class Exec:
         self.is_used = True
         return f"{key}{self._key} {nonce}\n".encode() + body
 
-    async def ask(self, body: bytes, listener: Listener) -> Ending | None:
+    async def ask(self, body: bytes, listener: Listener, payload: bytes = b"") -> Ending | None:
         """Send a request and take in its answer; None if the stream ended before it did."""
         nonce = secrets.token_hex(16)
-        writing = asyncio.ensure_future(self.write(self.full_request(nonce, body)))
+        writing = asyncio.ensure_future(self._send(self.full_request(nonce, body), payload))
         try:
             return await self.hear(nonce, listener)
         finally:
             await cancelled(writing)
 
+    async def _send(self, *parts: bytes) -> None:
+        for part in parts:
+            await self.write(part)
+
     async def hear(self, nonce: str, listener: Listener) -> Ending | None:
         """Take in the answer to a request that gets there by itself."""
         if self._is_terminal:
-            return await self._hear_words(_Cutter(nonce.encode()), listener, "stdout")
-        output = asyncio.ensure_future(self._hear_output(_Cutter(nonce.encode()), listener))
+            return await self._hear_words(_Cutter(nonce), listener, "stdout")
+        output = asyncio.ensure_future(self._hear_output(_Cutter(nonce), listener))
         try:
-            ending = await self._hear_words(_Cutter(nonce.encode()), listener, "stderr")
+            ending = await self._hear_words(_Cutter(nonce), listener, "stderr")
             return ending if await output else None
         finally:
             await cancelled(output)
@@ -212,25 +186,21 @@ class Exec:
     async def _hear_words(
         self, cutter: _Cutter, listener: Listener, stream: Stream
     ) -> Ending | None:
-        has_started = False
-        ending: Ending | None = None
+        last: Kept | Ending | None = None
         path = bytearray()
         while chunk := await read(self._err):
             for is_line, data in cutter.feed(chunk):
-                if is_line and (found := _STARTED.fullmatch(data)):
-                    has_started = True
+                if is_line:
+                    line = parse_line(data)
+                    if line is None and isinstance(last, Ending):
+                        return dataclasses.replace(last, path=bytes(path))
+                    last = line
                     self.on_up()
-                    listener.on_started(int(found[1]), int(found[2]))
-                elif is_line and (found := _END.fullmatch(data)):
-                    numbers = [int(word) for word in found.groups()[1:]]
-                    ending = Ending(found[1].decode(), *numbers)
-                elif is_line and ending is not None and not data:
-                    return dataclasses.replace(ending, path=bytes(path))
-                elif is_line:
-                    raise BreachError("the sandbox does not keep to the protocol")
-                elif ending is not None:
-                    path += data[: _LONGEST_PATH + 1 - len(path)]
-                elif has_started:
+                    if isinstance(line, Kept):
+                        listener.on_started(line)
+                elif isinstance(last, Ending):
+                    path += data[: _LONGEST_PATH - len(path)]
+                elif last is not None:
                     await listener.on_data(stream, data)
                 else:
                     self._said += data[: _MOST_WORDS - len(self._said)]
@@ -240,7 +210,7 @@ class Exec:
         """Send input as fast as it is taken. What nobody takes any more is dropped."""
         loop = asyncio.get_running_loop()
         view = memoryview(data)
-        with contextlib.suppress(BrokenPipeError, ConnectionError):
+        with contextlib.suppress(ConnectionError):
             while view:
                 try:
                     view = view[os.write(self._out, view[:_CHUNK]) :]
@@ -248,9 +218,9 @@ class Exec:
                     await _until_ready(loop.add_writer, loop.remove_writer, self._out)
 
     async def close_input(self) -> None:
-        """Its input ends here; on a terminal that is what people type for it."""
+        """Its input ends here."""
         if self._is_terminal:
-            await self.write(b"\x04")
+            await self.write(_END_OF_INPUT)
         else:
             with contextlib.suppress(OSError):
                 self._stream.socket.shutdown(socket.SHUT_WR)
@@ -260,7 +230,7 @@ class Exec:
         return await read(self._out)
 
     def is_quiet(self) -> bool:
-        """Is it there, with nothing to say? Nobody has asked it anything."""
+        """Is it there, and silent? BreachError if it speaks without having been asked."""
         for fd in (self._out, self._err):
             try:
                 if os.read(fd, 1):
@@ -305,4 +275,16 @@ async def cancelled(task: "asyncio.Future[object]") -> None:
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled():
-        task.exception()
+        task.exception()  # Seen, whatever it was.
+
+
+async def finished(task: "asyncio.Future[object]") -> None:
+    """Wait until it is over, whatever happens to us; a cancellation is raised only then."""
+    interruption: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption

@@ -66,7 +66,8 @@ def request(verb: str, *words: object, lines: Sequence[str] = ()) -> bytes:
 def run_request(command: Command, verb: Literal["run", "job"], source: str, how: str) -> bytes:
     """What posix.sh has to know of a command.
 
-    `source`: where its input comes from, `none`, `open` or a file of ours; `how`: `loud` or `quiet`.
+    `source`: where its input comes from, `none`, `open` or a file of ours; `how`: `loud` says more
+    about its end than `quiet`, and costs a process.
     """
     words = command.command
     size = command.terminal

@@ -1,11 +1,10 @@
 """DockerAdapter: commands in containers, one for each command or one that stays.
 
-    lifetime    container                                 runner
-    command     docker run --rm -i; goes when we go       its main process
-    sandbox     docker create, start; stays until         docker exec -i; stays while jobs run
-                `cleanup`, or until it is swept
+    lifetime    container                      ends
+    command     docker run --rm -i             after its command, and when we die
+    sandbox     docker create, docker start    at `cleanup`; if we die before, when it is swept
 
-Podman is driven by the same words.
+The way in is always a `docker exec -i` that stays. Podman is driven by the same words.
 """
 
 import asyncio
@@ -19,6 +18,7 @@ from kakoi.process.options import default_environment
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command
 from kakoi.runner.connection import Connection
+from kakoi.runner.delivery import RunnerSettings
 from kakoi.sandbox.adapter import Availability, ExecuteOptions, as_command, exit_code_or_raise
 from kakoi.sandbox.docker_advice import is_conflict
 from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Plan, Program, Tag, run_args
@@ -30,7 +30,7 @@ from kakoi.sandbox.docker_container import (
     plan_container,
 )
 from kakoi.sandbox.docker_engine import Engine
-from kakoi.sandbox.docker_entry import Entry, Guest, Opener
+from kakoi.sandbox.docker_entry import Entry, Guest, Streams
 
 _DEFAULTS = DockerSettings()
 _NO_TAG = Tag()
@@ -47,7 +47,7 @@ class DockerAdapter:
         which stays until `cleanup`, with its jobs; after our death `attach` finds it again.
     `tag`: name and labels. `clock`: the time of day in seconds; without it no label has a date.
     `engine_env`: variables of the engine's own program, such as DOCKER_HOST.
-    `opener`: opens a channel to a runner; for tests.
+    `streams`: what starts programs that stay; for tests.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class DockerAdapter:
         tag: Tag = _NO_TAG,
         clock: Callable[[], float] | None = None,
         engine_env: Mapping[str, str] | None = None,
-        opener: Opener | None = None,
+        streams: Streams | None = None,
     ) -> None:
         env = {**default_environment(), **(engine_env or {})}
         self._config = config
         self._engine = Engine(executor or ProcessExecutor(), program=program, env=engine_env)
-        self._entry = Entry(self._engine, env=env, opener=opener)
+        self._entry = Entry(self._engine, env=env, streams=streams)
         self._lifetime = lifetime
         self._tag = tag if tag.owner else dataclasses.replace(tag, owner=default_owner())
         self._clock = clock
@@ -230,8 +230,9 @@ class DockerAdapter:
             raise
 
     async def _end(self, guest: Guest) -> None:
-        await guest.leave()
+        # In this order: there is nothing in it that would have to be ended with care.
         await self._see_gone(guest.name)
+        await guest.leave()
 
     # --- A container that stays --------------------------------------------------------------
 
@@ -239,12 +240,8 @@ class DockerAdapter:
         plan = await self._plan(self._tag)
         container = await Container.make(self._engine, plan)
         try:
-            channel = await self._entry.enter(container)
-            try:
-                await self._entry.check(channel, plan)
-            except BaseException:
-                await finish(channel.close())
-                raise
+            channel = await self._enter(container)
+            await self._entry.check(channel, plan)
         except BaseException:
             await finish(self._see_gone(container.name))
             raise
@@ -259,11 +256,15 @@ class DockerAdapter:
         if not await container.end_everything(unless_in_use=may_wait):
             try:
                 async with asyncio.timeout(_REOPEN_S):
-                    return await self._entry.enter(container)
+                    return await self._enter(container)
             except (SandboxError, TimeoutError) as error:
                 _LOG.warning("the runner in %s does not answer: %s", container.name, error)
             await container.end_everything(unless_in_use=False)
-        return await self._entry.enter(container)
+        return await self._enter(container)
+
+    async def _enter(self, container: Container) -> Channel:
+        settings = RunnerSettings(linger=True)
+        return await self._entry.enter(container.name, container.user, settings)
 
     async def _explain_loss(
         self, result: ExecutionResult, connection: Connection

@@ -151,12 +151,12 @@ class Plan:
         return [*made, *(each for each in self.settings.directories if each not in made)]
 
 
-def run_args(plan: Plan, argv: Sequence[str], *, user: str | None = None) -> list[str]:
-    """`run`: a container for `argv`, attached to it, and gone with it."""
+def run_args(plan: Plan, argv: Sequence[str]) -> list[str]:
+    """`run`: a container for `argv`, attached to it, and gone with it. Commands come by `exec`."""
     # In memory, since nothing could put a directory with the right owner there before the start.
     # A parent must be mounted before its child.
     scratch = [word for path in sorted(plan.directories) for word in _in_memory(plan, path)]
-    start = ["run", "--rm", "-i", *_common(plan), *scratch, "--user", user or plan.user]
+    start = ["run", "--rm", "-i", *_common(plan), *scratch, "--user", WAITER]
     return [*start, "--entrypoint", argv[0], plan.settings.image, *argv[1:]]
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from kakoi.errors import SandboxError
-from kakoi.process.stream import Launch, ProcessStream
-from kakoi.sandbox.docker_advice import explain, is_conflict
+from kakoi.process.stream import Launch
+from kakoi.sandbox.docker_advice import is_conflict
 from kakoi.sandbox.docker_cli import (
-    WAITER,
     DockerSettings,
     Plan,
     Tag,
@@ -21,7 +20,6 @@ from kakoi.sandbox.docker_cli import (
     exec_args,
     is_root,
     new_name,
-    run_args,
 )
 from kakoi.sandbox.docker_engine import Engine, Facts, State
 from kakoi.sandbox.views import lent, view_path
@@ -31,13 +29,12 @@ _T = TypeVar("_T")
 # A runner waits for later clients at a socket (runner/lingering.py). Without Python there is none,
 # and what runs there has shells above it that see to it (runner/posix.py).
 _HAS_PYTHON = 'python3 -I -S -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
-_HAS_RUNNER = "grep -q '/[.]kakoi-[0-9]*/runner$' /proc/net/unix"
+_HAS_RUNNER = "grep -q ' 00010000 .*/runner$' /proc/net/unix"
 _IN_USE = 10
 # In one step for all of the user's processes but the shell itself, and for nobody else's: a command
 # can't become another user. It says so if there are none.
 _KILL = "kill -9 -1 2>/dev/null; exit 0"
 _KILL_S = 15.0
-_HOLD_S = 60.0
 
 
 async def finish(work: Awaitable[_T]) -> _T:
@@ -121,29 +118,6 @@ async def mountable(plan: Plan) -> AsyncIterator[None]:
         yield
 
 
-async def hold(plan: Plan, *, env: Mapping[str, str]) -> ProcessStream:
-    """A container that is there until the stream to it ends; commands come in by `exec`."""
-    args = run_args(plan, ["sh", "-c", "echo up; exec cat >/dev/null"], user=WAITER)
-    stream = ProcessStream(Launch(argv=[plan.program, *args], env=env))
-    try:
-        async with asyncio.timeout(_HOLD_S):
-            if await asyncio.get_running_loop().sock_recv(stream.socket, 2):
-                return stream
-            await stream.wait()
-        raise explain(
-            stream.stderr, program=plan.program, doing="starting a container", about=plan.name
-        )
-    except TimeoutError as error:
-        await finish(stream.end(grace_s=0))
-        raise SandboxError(
-            f"{plan.program} has not started a container after {_HOLD_S:g} s",
-            hint=f"does `{plan.program} info` answer? If not, restart the engine",
-        ) from error
-    except BaseException:
-        await finish(stream.end(grace_s=0))
-        raise
-
-
 class Inside:
     """How programs are started in a container that runs; a `Launcher` of runner/posix.py."""
 
@@ -207,10 +181,6 @@ class Container:
             )
         return cls(engine, name, labels["kakoi.user"], view_of=labels.get("kakoi.view", ""))
 
-    def exec_args(self, argv: Sequence[str]) -> list[str]:
-        """The arguments of the engine that run `argv` inside, as the user of commands."""
-        return exec_args(self.name, self.user, argv)
-
     async def state(self) -> State:
         """What it is doing."""
         return await self._engine.state(self.name)
@@ -235,7 +205,9 @@ class Container:
         `unless_in_use`: not if something in there waits for a new client; that gives False.
         """
         look = f"{_HAS_PYTHON} || exit {_IN_USE}; {_HAS_RUNNER} && exit {_IN_USE}; "
-        args = self.exec_args(["sh", "-c", look + _KILL if unless_in_use else _KILL])
+        args = exec_args(
+            self.name, self.user, ["sh", "-c", look + _KILL if unless_in_use else _KILL]
+        )
         result = await self._engine.call(args, doing="ending what is left", timeout_s=_KILL_S)
         if result.exit_code == _IN_USE:
             return False

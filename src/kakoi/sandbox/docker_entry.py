@@ -1,14 +1,16 @@
 """The way into a container: a runner over one stream, or shells where there is no Python."""
 
+import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from kakoi.errors import EnvironmentUnavailableError, ExecutionError, SandboxError
 from kakoi.process.stream import Launch, ProcessStream
 from kakoi.runner.channel import open_channel
 from kakoi.runner.commands import Channel
 from kakoi.runner.delivery import NoPythonError, RunnerSettings, any_argv
-from kakoi.runner.posix import open_posix_channel
 from kakoi.sandbox.docker_advice import explain
 from kakoi.sandbox.docker_checks import (
     check_confinement,
@@ -19,101 +21,146 @@ from kakoi.sandbox.docker_checks import (
     sees_view,
 )
 from kakoi.sandbox.docker_cli import Plan, run_args
-from kakoi.sandbox.docker_container import Container, Inside, finish, hold, mountable
+from kakoi.sandbox.docker_container import Inside, finish, mountable
 from kakoi.sandbox.docker_engine import Engine
 
-Opener = Callable[[Launch, RunnerSettings], Awaitable[Channel]]
+if TYPE_CHECKING:
+    from kakoi.runner.posix_exec import Launcher
+
+_HOLD_S = 60.0
+# No command can end it: it is another user's. It ends when its input does, that is, when we go.
+_HOLDER = ["sh", "-c", "echo up; while read -r line; do :; done"]
+
+
+class Held(Protocol):
+    """A program that stays until it is ended."""
+
+    async def end(self, grace_s: float = ...) -> None: ...
+
+
+class Streams(Protocol):
+    """How programs that stay are started, and channels opened."""
+
+    async def hold(self, launch: Launch) -> Held:
+        """Start a program; returns when it has said something, SandboxError if it does not."""
+        ...
+
+    async def open(self, launch: Launch, settings: RunnerSettings) -> Channel: ...
+    async def open_shells(self, launcher: "Launcher") -> Channel: ...
+
+
+class RealStreams:
+    """Real processes."""
+
+    async def hold(self, launch: Launch) -> ProcessStream:
+        """Start a program; see `Streams.hold`."""
+        stream = ProcessStream(launch)
+        try:
+            async with asyncio.timeout(_HOLD_S):
+                if await asyncio.get_running_loop().sock_recv(stream.socket, 2):
+                    return stream
+                await stream.wait()
+        except BaseException as error:
+            await finish(stream.end(grace_s=0))
+            if not isinstance(error, TimeoutError):
+                raise
+            raise SandboxError(
+                f"{launch.argv[0]} has not started a container after {_HOLD_S:g} s",
+                hint=f"does `{launch.argv[0]} info` answer? If not, restart the engine",
+            ) from error
+        await finish(stream.end(grace_s=0))
+        raise SandboxError("the container ended at once", details={"stderr": stream.stderr.strip()})
+
+    async def open(self, launch: Launch, settings: RunnerSettings) -> Channel:
+        """A channel to a runner."""
+        return await open_channel(launch, settings)
+
+    async def open_shells(self, launcher: "Launcher") -> Channel:
+        """A channel without one."""
+        # Few images need it.
+        from kakoi.runner.posix import open_posix_channel
+
+        return await open_posix_channel(launcher)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """A container that goes when its channel does, and when we do.
-
-    `holder`: what else keeps it there, if the channel does not.
-    """
+    """A container that goes when we do. `holder` is what keeps it there until then."""
 
     name: str
     channel: Channel
-    holder: ProcessStream | None = None
+    holder: Held
 
     async def leave(self) -> None:
-        """Give it up. The engine takes it away."""
+        """Let go of it."""
         await self.channel.close()
-        if self.holder is not None:
-            await self.holder.end()
+        await self.holder.end()
 
 
 class Entry:
     """Opens channels. What it learns of the image and the engine, it learns once."""
 
-    def __init__(self, engine: Engine, *, env: Mapping[str, str], opener: Opener | None) -> None:
+    def __init__(self, engine: Engine, *, env: Mapping[str, str], streams: Streams | None) -> None:
         self._engine = engine
         self._program = engine.program
         self._env = dict(env)
-        self._opener: Opener = opener or open_channel
+        self._streams = streams or RealStreams()
         self._has_python = True  # Until an image shows that it has none.
         self._is_checked = False
 
     async def start(self, plan: Plan) -> Guest:
-        """Start a container that goes with us, and refuse one that is not what was asked for."""
+        """Start a container that goes when we go, and refuse one that is not as it should be."""
+        launch = Launch(argv=[self._program, *run_args(plan, _HOLDER)], env=self._env)
         async with mountable(plan):
-            guest = await self._start(plan)
+            with self._explaining(plan.name):
+                holder = await self._streams.hold(launch)
         try:
+            channel = await self.enter(plan.name, plan.user, RunnerSettings())
             if not self._is_checked:
-                await self.check(guest.channel, plan)
+                await self.check(channel, plan)
         except BaseException:
-            await finish(guest.leave())
+            await finish(holder.end(grace_s=0))
             raise
-        return guest
+        return Guest(plan.name, channel, holder)
 
-    async def _start(self, plan: Plan) -> Guest:
+    async def enter(self, name: str, user: str, settings: RunnerSettings) -> Channel:
+        """Open a channel into a container that runs."""
+        inside = Inside(self._program, name, user, self._env)
         if self._has_python:
             try:
-                args = run_args(plan, any_argv())
-                return Guest(plan.name, await self._open(args, RunnerSettings(), plan.name))
+                with self._explaining(name):
+                    return await self._streams.open(inside(any_argv()), settings)
             except NoPythonError:
                 self._has_python = False
-                await self._engine.remove(plan.name)  # The next one has the same name.
-        holder = await hold(plan, env=self._env)
-        try:
-            return Guest(plan.name, await self._open_shells(plan.name, plan.user), holder)
-        except BaseException:
-            await finish(holder.end())
-            raise
+        return await self._streams.open_shells(inside)
 
-    async def enter(self, container: Container) -> Channel:
-        """Open a channel into a container that stays."""
-        if self._has_python:
-            try:
-                args = container.exec_args(any_argv())
-                return await self._open(args, RunnerSettings(linger=True), container.name)
-            except NoPythonError:
-                self._has_python = False
-        return await self._open_shells(container.name, container.user)
-
-    async def _open(self, args: Sequence[str], settings: RunnerSettings, name: str) -> Channel:
-        launch = Launch(argv=[self._program, *args], env=self._env)
+    @contextlib.contextmanager
+    def _explaining(self, name: str) -> Iterator[None]:
         try:
-            return await self._opener(launch, settings)
+            yield
         except NoPythonError:
             raise
         except SandboxError as error:
             stderr = str(error.details.get("stderr") or "")
             if not stderr:
                 raise
-            raise explain(
-                stderr, program=self._program, doing="starting a runner", about=name
-            ) from error
+            doing = "starting a container"
+            raise explain(stderr, program=self._program, doing=doing, about=name) from error
         except ExecutionError as error:
             raise EnvironmentUnavailableError(
                 str(error), details={"environmentType": self._program}, hint=error.hint
             ) from error
 
-    async def _open_shells(self, name: str, user: str) -> Channel:
-        return await open_posix_channel(Inside(self._program, name, user, self._env))
-
     async def check(self, channel: Channel, plan: Plan) -> None:
-        """SandboxError if a container is not what was asked for."""
+        """SandboxError, and the channel closed, if a container is not what was asked for."""
+        try:
+            await self._check(channel, plan)
+        except BaseException:
+            await finish(channel.close())
+            raise
+        self._is_checked = True
+
+    async def _check(self, channel: Channel, plan: Plan) -> None:
         await check_confinement(channel)
         limits = plan.settings.limits
         found = await kernel_limits(channel)
@@ -126,4 +173,3 @@ class Entry:
                 "the workspace is not what the container shows: does the engine run elsewhere?",
                 hint="use an engine on this machine, or no workspace",
             )
-        self._is_checked = True

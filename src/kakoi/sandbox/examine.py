@@ -1,6 +1,8 @@
 """Which sandboxes and limits really hold on this machine? Each is made, used and taken away."""
 
 import asyncio
+import contextlib
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +12,9 @@ from typing import Final
 from kakoi.process import ProcessExecutor
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import MIB, Channel, Command, TerminalSize
-from kakoi.sandbox.adapter import Limits, SandboxAdapter
+from kakoi.sandbox.adapter import Availability, Limits, SandboxAdapter
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+from kakoi.sandbox.bubblewrap_launch import UNPRIVILEGED
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_checks import kernel_limits
 from kakoi.sandbox.docker_cli import DockerSettings, Program
@@ -60,7 +63,7 @@ async def examine(
         return _examine_containers(program, image or DockerSettings().image, engine_env)
 
     found = await asyncio.gather(
-        _examine("bubblewrap", _bubblewrap_problem, _make_bubblewrap),
+        _examine_bubblewrap(),
         containers("docker"),
         containers("podman"),
     )
@@ -104,13 +107,34 @@ async def _examine(
     return [first, *limits]
 
 
-async def _bubblewrap_problem(folder: str) -> Check | None:
-    found = await BubblewrapAdapter(folder).availability()
-    return None if found else bad(SANDBOXES, "bubblewrap", found.reason, found.fix)
+async def _examine_bubblewrap() -> list[Check]:
+    lending: list[Check] = []
+
+    async def problem(folder: str) -> Check | None:
+        found = await BubblewrapAdapter(folder).availability()
+        if found:
+            return None
+        others = await _availability_to_others(folder) if os.geteuid() == 0 else None
+        if others:
+            why, fix = found.reason, "give it to a normal user: chown -R USER WORKSPACE"
+            lending.append(bad(limits_area("bubblewrap"), "root's workspace", why, fix))
+            return None
+        deeper = found if others is None else others
+        fix = deeper.fix.replace(folder, "WORKSPACE")
+        return bad(SANDBOXES, "bubblewrap", deeper.reason, fix)
+
+    def make(folder: str) -> SandboxAdapter:
+        return BubblewrapAdapter(folder, limits=_LIMITS)
+
+    return [*await _examine("bubblewrap", problem, make), *lending]
 
 
-def _make_bubblewrap(folder: str) -> SandboxAdapter:
-    return BubblewrapAdapter(folder, limits=_LIMITS)
+async def _availability_to_others(folder: str) -> Availability | None:
+    """Root has to lend its workspace, and not every kernel can. Is it only that?"""
+    with contextlib.suppress(OSError):
+        os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
+        return await BubblewrapAdapter(folder).availability()
+    return None
 
 
 async def _examine_containers(

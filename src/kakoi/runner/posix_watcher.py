@@ -1,0 +1,120 @@
+"""Our end of the shell that watches over a sandbox without Python.
+
+It is there from the first moment to the last. It ends what has to be ended without starting a
+process, and when it loses us it ends everything that was started for us (posix_watch.sh).
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable
+
+from kakoi.errors import ExecutionError, SandboxError
+from kakoi.runner.posix_exec import Exec, Place, cancelled
+from kakoi.runner.posix_words import Kept, request
+
+# It tries for five seconds to end what does not want to.
+_ANSWER_S = 10.0
+_CLOSE_S = 20.0
+_GRACE_S = 0.5
+_LONGEST_REPLY = 100
+_REPLY = re.compile(rb"([0-9]{1,9}) ([0-9]{1,6}) ([0-9]{1,6})")
+
+
+class Watcher:
+    """Says what has to be ended. `on_lost` is called if it is of no use any more."""
+
+    def __init__(self, shell: Exec, place: Place, on_lost: Callable[[str], None]) -> None:
+        self._shell = shell
+        self._place = place
+        self._on_lost = on_lost
+        self._waiting: dict[int, asyncio.Future[tuple[int, int]]] = {}
+        self._last_number = 0
+        self._has_closed = self._is_deaf = False
+        self._listening = asyncio.ensure_future(self._listen())
+
+    async def end_below(self, kept: Kept) -> int:
+        """End everything below a shell of ours; returns how many live even so."""
+        return (await self._call("end", kept.root, kept.main, kept.born))[0]
+
+    async def signal(self, kept: Kept, number: int, *, depth: int) -> bool:
+        """Send a signal to the command `depth` below a shell of ours; False if there is none."""
+        words = (kept.root, kept.main, kept.born, number, depth)
+        return bool((await self._call("signal", *words))[1])
+
+    async def sweep(self) -> int:
+        """End everything that has lost the shell above it; returns how many live even so."""
+        return (await self._call("sweep"))[0]
+
+    async def ping(self) -> None:
+        """SandboxError if it is gone."""
+        await self._call("ping")
+
+    async def _call(self, *words: object) -> tuple[int, int]:
+        if self._listening.done():
+            raise SandboxError("the sandbox was lost: its watcher is gone")
+        self._last_number += 1
+        number = self._last_number
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._shell.write(" ".join(map(str, (number, *words))).encode() + b"\n")
+                return await answer
+        except TimeoutError:
+            self._is_deaf = True
+            self._on_lost("its watcher does not answer")
+            raise SandboxError("the sandbox was lost: its watcher does not answer") from None
+        finally:
+            del self._waiting[number]
+
+    async def close(self) -> None:
+        """Have everything ended that was started for us, by another one if need be."""
+        await self._shell.close_input()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if self._is_deaf else _CLOSE_S):
+                await asyncio.shield(self._listening)
+        await cancelled(self._listening)
+        await self._shell.end(_GRACE_S)
+        if not self._has_closed:
+            await self._end_anew()
+
+    async def _listen(self) -> None:
+        unread, why = b"", "its watcher is gone"
+        await self._shell.write(self._request(self._shell))
+        while chunk := await self._shell.next_chunk():
+            *lines, unread = (unread + chunk).split(b"\n")
+            if not all(map(self._take, lines)) or len(unread) > _LONGEST_REPLY:
+                why = "its watcher does not keep to the protocol"
+                break
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(SandboxError(f"the sandbox was lost: {why}"))
+        if not self._has_closed:
+            self._on_lost(why)
+
+    def _take(self, line: bytes) -> bool:
+        if line == b"closed":
+            self._has_closed = True
+            return True
+        found = _REPLY.fullmatch(line)
+        answer = None if found is None else self._waiting.get(int(found[1]))
+        if found is not None and answer is not None and not answer.done():
+            answer.set_result((int(found[2]), int(found[3])))
+        return found is not None
+
+    def _request(self, shell: Exec) -> bytes:
+        body = request("watch", self._place.base, self._place.init)
+        return shell.full_request("watcher", body)
+
+    async def _end_anew(self) -> None:
+        """What a watcher does when it loses us, by one that loses us at once."""
+        with contextlib.suppress(SandboxError, ExecutionError, TimeoutError):
+            shell = Exec(self._place.shell_launch(kept=False))
+            try:
+                async with asyncio.timeout(_CLOSE_S):
+                    await shell.write(self._request(shell))
+                    await shell.close_input()
+                    while await shell.next_chunk():
+                        pass
+            finally:
+                await shell.end(_GRACE_S)

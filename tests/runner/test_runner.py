@@ -1,0 +1,934 @@
+"""The runner on this machine: whatever a command does to it, it ends as promised and leaks nothing."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from kakoi.errors import ConfigurationError, ExecutionError
+from kakoi.process.options import default_environment
+from kakoi.process.stream import ProcessStream
+from kakoi.results import ExecutionResult, Reason
+from kakoi.runner import frames
+from kakoi.runner.channel import RunnerChannel, open_channel
+from kakoi.runner.commands import Command, Running, TerminalSize
+from kakoi.runner.delivery import RunnerSettings
+from kakoi.runner.line import Patience
+from kakoi.runner.loop import Loop
+from kakoi.runner.spool import MEMORY_BYTES, Spool
+from kakoi.sandbox.host import HostAdapter
+from tests.process.trees import PRELUDE, TREES, Witness, tree_argv
+from tests.runner.conftest import (
+    PATIENCE_S,
+    RawClient,
+    host_launch,
+    is_alive,
+    run_order,
+    soon,
+    until,
+)
+
+in_a_loop = pytest.mark.usefixtures("nothing_leaks")
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def adapter(tmp_path: Path) -> AsyncIterator[HostAdapter]:
+    adapter = HostAdapter(tmp_path, warn_on_start=False)
+    try:
+        yield adapter
+    finally:
+        await soon(adapter.cleanup())
+
+
+def python(program: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", program, *map(str, arguments)]
+
+
+async def run(
+    channel: RunnerChannel, command: str | list[str], **options: object
+) -> ExecutionResult:
+    return await soon(channel.run(Command(command=command, **options)))  # type: ignore[arg-type]
+
+
+async def up(witness: Witness, count: int) -> None:
+    await asyncio.to_thread(witness.wait_until_announced, count)
+
+
+# --- Trees that do not want to end -----------------------------------------------------------
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", TREES)
+async def test_what_a_command_leaves_behind_is_dead_when_it_has_exited(
+    channel: RunnerChannel, witness: Witness, kind: str
+) -> None:
+    result = await run(channel, tree_argv(kind, witness.pipe, then="os._exit(7)"))
+    assert not witness.anybody_alive()
+    assert (result.reason, result.exit_code) == (Reason.EXITED, 7)
+    assert len(witness.announced) >= TREES[kind][0] + 1
+    assert result.leftovers_ended >= 1
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["a bomb that keeps forking", "daemons", "stopped"])
+async def test_everything_is_dead_when_a_cancellation_arrives(
+    channel: RunnerChannel, witness: Witness, kind: str
+) -> None:
+    task = asyncio.create_task(run(channel, tree_argv(kind, witness.pipe, then="stay()")))
+    await up(witness, TREES[kind][0] + 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(task)
+    assert not witness.anybody_alive()
+    assert (await run(channel, "echo next")).stdout == "next\n"
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["comets that leave their session", "deaf to signals"])
+async def test_everything_is_dead_when_the_time_is_up(
+    channel: RunnerChannel, witness: Witness, kind: str
+) -> None:
+    argv = tree_argv(kind, witness.pipe, then="stay()")
+    for timeout_s in (0.5, 2.0, 8.0):  # A busy machine may need more than a moment to get there.
+        witness.announced.clear()
+        result = await run(channel, argv, timeout_s=timeout_s)
+        assert result.reason is Reason.TIMED_OUT
+        assert not witness.anybody_alive()
+        if len(witness.announced) > TREES[kind][0]:
+            return
+    pytest.fail("the tree never grew")
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_everything_is_dead_when_the_channel_is_closed(
+    tmp_path: Path, witness: Witness
+) -> None:
+    channel = await open_channel(host_launch(tmp_path), RunnerSettings())
+    argv = tree_argv("daemons", witness.pipe, then="stay()")
+    waiting = asyncio.create_task(channel.run(Command(command=argv)))
+    await up(witness, 21)
+    await soon(channel.close())
+    assert not witness.anybody_alive()
+    assert (await soon(waiting)).reason is Reason.SANDBOX_LOST
+
+
+# --- Commands that turn on their keeper, and on the runner -----------------------------------
+
+KEEPER = "keeper = os.getppid()\n"
+RUNNER = (
+    KEEPER
+    + """
+with open(f"/proc/{keeper}/stat") as file:
+    runner = int(file.read().rpartition(")")[2].split()[1])
+"""
+)
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork(): os._exit(0)
+    up(); stay()
+wait_for_all(1)
+"""
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_command_that_kills_its_keeper_has_not_escaped(
+    channel: RunnerChannel, witness: Witness
+) -> None:
+    program = PRELUDE + DAEMON + KEEPER + "up(); os.kill(keeper, signal.SIGKILL); stay()"
+    result = await run(channel, python(program, witness.pipe))
+    assert not witness.anybody_alive()
+    assert len(witness.announced) == 2
+    assert (result.reason, result.exit_code) == (Reason.SANDBOX_LOST, 125)
+    assert "killed its keeper" in result.error
+    assert not channel.lost
+    assert (await run(channel, "echo next")).stdout == "next\n"
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("way", ["time is up", "cancelled"])
+async def test_a_command_that_stops_its_keeper_is_ended_all_the_same(
+    channel: RunnerChannel, witness: Witness, way: str
+) -> None:
+    program = PRELUDE + DAEMON + KEEPER + "os.kill(keeper, signal.SIGSTOP); up(); stay()"
+    limit_s = 1.0 if way == "time is up" else None
+    task = asyncio.create_task(run(channel, python(program, witness.pipe), timeout_s=limit_s))
+    await up(witness, 2)
+    if way == "cancelled":
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await soon(task)
+    else:
+        assert (await soon(task)).reason is Reason.TIMED_OUT
+    assert not witness.anybody_alive()
+    assert (await run(channel, "echo next")).stdout == "next\n"
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_command_that_kills_the_runner_takes_nobody_else_along_for_long(
+    adapter: HostAdapter, witness: Witness
+) -> None:
+    bystander = asyncio.create_task(adapter.run(Command(command="sleep 300")))
+    program = PRELUDE + DAEMON + RUNNER + "up(); os.kill(runner, signal.SIGKILL); stay()"
+    result = await soon(adapter.run(Command(command=python(program, witness.pipe))))
+    assert not witness.anybody_alive()
+    assert result.reason is Reason.SANDBOX_LOST
+    assert (await soon(bystander)).reason is Reason.SANDBOX_LOST
+    assert (await soon(adapter.run(Command(command="echo next")))).stdout == "next\n"
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("limit_s", [0.5, None])
+async def test_a_command_that_stops_the_runner_loses_the_sandbox_and_everything_is_dead(
+    witness: Witness, limit_s: float | None
+) -> None:
+    patience = Patience(silence_s=0.5, grace_s=0.5)
+    channel = await open_channel(host_launch(), RunnerSettings(), ProcessStream, patience)
+    try:
+        program = PRELUDE + DAEMON + RUNNER + "up(); os.kill(runner, signal.SIGSTOP); stay()"
+        result = await run(channel, python(program, witness.pipe), timeout_s=limit_s)
+        assert result.reason is Reason.SANDBOX_LOST
+        assert not witness.anybody_alive()
+    finally:
+        await soon(channel.close())
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_what_a_command_does_to_other_keepers_does_not_last(
+    channel: RunnerChannel, number: signal.Signals
+) -> None:
+    """They wait for the next command; one that cannot take it any more is done without."""
+    await asyncio.gather(*(run(channel, f"sleep 0.1; echo {n}") for n in range(5)))
+    program = (
+        "import os\n"
+        + RUNNER
+        + f"""
+with open(f"/proc/{{runner}}/task/{{runner}}/children") as file:
+    others = [int(pid) for pid in file.read().split() if int(pid) != keeper]
+for pid in others: os.kill(pid, {number})
+print(len(others))
+"""
+    )
+    assert int((await run(channel, python(program))).stdout) >= 4
+    results = await asyncio.gather(
+        *(run(channel, f"echo {n}", timeout_s=0.5, id=f"try{n}") for n in range(8))
+    )
+    assert {result.reason for result in results} <= {
+        Reason.EXITED,
+        Reason.TIMED_OUT,
+        Reason.SANDBOX_LOST,
+        Reason.NEVER_STARTED,
+    }
+    results = await asyncio.gather(*(run(channel, f"echo {n}") for n in range(8)))
+    assert [result.stdout for result in results] == [f"{n}\n" for n in range(8)]
+    assert not channel.lost
+
+
+def test_a_word_that_comes_too_late_is_not_taken_for_the_next_command() -> None:
+    """A signal, or the word to end, may arrive when the command has just ended by itself."""
+    with RawClient() as client:
+        for turn in range(60):
+            client.order(1, run_order(f"x{turn}", ["true"]))
+            for number in range(2, 12):
+                order = {"op": "signal", "id": f"x{turn}", "number": signal.SIGWINCH}
+                client.order(number, order)
+            client.send(frames.CANCEL, 1)
+            kinds = client.answers(11)[1]["kind"]
+            assert kinds in ("exited", "cancelled")
+        assert client.complaints() == b""
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_command_that_is_cancelled_while_it_ends_harms_no_other(
+    channel: RunnerChannel,
+) -> None:
+    for turn in range(40):
+        task = asyncio.create_task(channel.run(Command(command=["true"])))
+        await asyncio.wait([task], timeout=turn * 0.0001)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() or task.result().ok
+    assert (await run(channel, "echo next")).stdout == "next\n"
+
+
+# --- Output ----------------------------------------------------------------------------------
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_pipe_that_somebody_else_holds_is_not_waited_for(
+    channel: RunnerChannel, witness: Witness
+) -> None:
+    program = PRELUDE + DAEMON + "os.write(1, b'done'); os._exit(0)"
+    result = await run(channel, python(program, witness.pipe))
+    assert (result.stdout, result.exit_code) == ("done", 0)
+    assert not witness.anybody_alive()
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("limit", [0, 10, MIB])
+async def test_whoever_does_not_read_live_output_can_have_the_result(
+    channel: RunnerChannel, limit: int
+) -> None:
+    command = Command(command="head -c 30000000 /dev/zero; echo end >&2", max_output_bytes=limit)
+    async with channel.open(command) as running:
+        result = await soon(running.result())
+    assert (result.exit_code, result.stdout_bytes) == (0, 30_000_000)
+    assert (len(result.stdout), result.stdout_truncated) == (limit, True)
+    assert result.stderr == "end\n"[:limit]
+
+
+async def first_part(running: Running) -> bytes:
+    async for _stream, body in running.output():
+        return body
+    return b""
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_reader_that_has_had_enough_can_have_the_result(channel: RunnerChannel) -> None:
+    async with channel.open(Command(command="head -c 30000000 /dev/zero")) as running:
+        assert await soon(first_part(running))
+        result = await soon(running.result())
+    assert (result.exit_code, result.stdout_bytes) == (0, 30_000_000)
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("limit", [0, 10, MIB])
+@pytest.mark.parametrize("parts", [0, 1])
+async def test_a_reader_that_leaves_a_flood_ends_it(
+    channel: RunnerChannel, limit: int, parts: int
+) -> None:
+    async with channel.open(Command(command="yes", max_output_bytes=limit)) as running:
+        if parts:
+            assert await soon(first_part(running))
+        else:
+            await until(lambda: unread(running) > MIB // 2)
+    assert not channel.lost
+    assert (await run(channel, "echo next")).stdout == "next\n"
+
+
+def unread(running: Running) -> int:
+    parts: list[tuple[str, bytes]] = list(running._unread)  # type: ignore[attr-defined]
+    return sum(len(body) for _stream, body in parts)
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_reader_that_stops_holds_the_command_back_and_our_memory_stays_flat(
+    channel: RunnerChannel, tmp_path: Path
+) -> None:
+    text = f"head -c 20000000 /dev/zero; touch {tmp_path}/written"
+    async with channel.open(Command(command=text, spill_bytes=0)) as running:
+        await until(lambda: unread(running) >= MIB - 65536)
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            assert unread(running) <= frames.WINDOW
+        assert not (tmp_path / "written").exists()
+        seen = 0
+        async for _stream, body in running.output():
+            seen += len(body)
+            assert unread(running) <= frames.WINDOW
+        assert seen == 20_000_000
+        assert (await soon(running.result())).stdout_bytes == seen
+    assert (tmp_path / "written").exists()
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_reader_that_stops_beyond_the_time_limit_loses_nothing() -> None:
+    """The runner keeps its word: the answer only waits for the output before it."""
+    patience = Patience(grace_s=0.2)
+    channel = await open_channel(host_launch(), RunnerSettings(), ProcessStream, patience)
+    try:
+        async with channel.open(Command(command="yes", timeout_s=0.2)) as running:
+            await until(lambda: unread(running) > MIB // 2)
+            await asyncio.sleep(1.0)  # Somebody reads very slowly.
+            assert not channel.lost
+            async for _ in running.output():
+                pass
+            assert (await soon(running.result())).reason is Reason.TIMED_OUT
+    finally:
+        await soon(channel.close())
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_command_that_is_held_back_by_its_reader_is_not_idle(
+    channel: RunnerChannel,
+) -> None:
+    text = "head -c 5000000 /dev/zero"
+    async with channel.open(Command(command=text, idle_timeout_s=0.3)) as running:
+        await until(lambda: unread(running) > MIB // 2)
+        await asyncio.sleep(1.0)  # Somebody reads very slowly.
+        result = await soon(running.result())
+    assert (result.reason, result.stdout_bytes) == (Reason.EXITED, 5_000_000)
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_two_floods_at_once_arrive_apart_and_complete(channel: RunnerChannel) -> None:
+    text = (
+        "head -c 3000000 /dev/zero | tr '\\0' o & head -c 3000000 /dev/zero | tr '\\0' e >&2; wait"
+    )
+    seen = {"stdout": b"", "stderr": b""}
+    async with channel.open(Command(command=text)) as running:
+        async for stream, body in running.output():
+            seen[stream] += body
+        assert (await soon(running.result())).ok
+    assert seen == {"stdout": b"o" * 3_000_000, "stderr": b"e" * 3_000_000}
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_two_readers_of_one_command_share_its_output_and_both_end(
+    channel: RunnerChannel,
+) -> None:
+    async def count(running: Running) -> int:
+        return sum([len(body) async for _stream, body in running.output()])
+
+    async with channel.open(Command(command="sleep 0.1; head -c 3000000 /dev/zero")) as running:
+        counts = await soon(asyncio.gather(count(running), count(running)))
+        assert (await soon(running.result())).ok
+    assert sum(counts) == 3_000_000
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_reader_that_is_cancelled_can_read_on(channel: RunnerChannel) -> None:
+    async with channel.open(Command(command="read line; echo $line", stdin_open=True)) as running:
+        reading = asyncio.create_task(first_part(running))
+        await asyncio.wait([reading], timeout=0.05)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await running.write(b"late\n")
+        assert [body async for _stream, body in running.output()] == [b"late\n"]
+
+
+# --- Output that stays in the sandbox --------------------------------------------------------
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_what_was_not_kept_can_be_read_by_offset(channel: RunnerChannel) -> None:
+    text = "seq 1 200000; echo oops >&2"
+    result = await run(channel, text, max_output_bytes=100)
+    whole = "".join(f"{number}\n" for number in range(1, 200_001)).encode()
+    assert result.stdout == whole[:100].decode()
+    found = b""
+    while True:
+        part = await channel.read_output(result.id, "stdout", offset=len(found), limit=300_000)
+        assert part.offset == len(found)
+        found += part.data
+        assert part.next_offset == len(found)
+        if part.ended:
+            break
+    assert found == whole
+    assert (await channel.read_output(result.id, "stderr")).data == b"oops\n"
+    assert (await channel.read_output(result.id, "stdout", offset=10**9)).data == b""
+    for offset, limit in ((-1, 10), (0, -1)):
+        with pytest.raises((OSError, ConfigurationError)):
+            await channel.read_output(result.id, "stdout", offset=offset, limit=limit)
+    assert not channel.lost
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("spill", [0, 1000, 300_000])
+async def test_no_more_stays_than_was_asked_for(channel: RunnerChannel, spill: int) -> None:
+    text = "head -c 1000000 /dev/zero | tr '\\0' x"
+    result = await run(channel, text, max_output_bytes=10, spill_bytes=spill)
+    assert result.stdout_bytes == 1_000_000
+    part = await channel.read_output(result.id, "stdout")
+    assert part.data == b"x" * spill
+    assert (part.ended, part.lost_bytes) == (True, 1_000_000 - spill)
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_without_a_folder_for_it_the_head_stays_in_memory(tmp_path: Path) -> None:
+    env = {**default_environment(), "TMPDIR": str(tmp_path / "no-such-folder")}
+    channel = await open_channel(host_launch(env=env), RunnerSettings())
+    try:
+        result = await run(channel, "head -c 1000000 /dev/zero", max_output_bytes=10)
+        assert (result.exit_code, result.stdout_bytes) == (0, 1_000_000)
+        part = await channel.read_output(result.id, "stdout")
+        assert len(part.data) <= MEMORY_BYTES
+        assert part.lost_bytes == 1_000_000 - len(part.data)
+    finally:
+        await soon(channel.close())
+
+
+@contextlib.contextmanager
+def no_file_bigger_than(size: int) -> Iterator[None]:
+    """As on a disk that is full then. (Python ignores the signal that comes along.)"""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("room", [0, 1000, MEMORY_BYTES, 3 * MEMORY_BYTES])
+def test_on_a_full_disk_what_is_stored_so_far_stays_readable(room: int) -> None:
+    spool = Spool(10 * MEMORY_BYTES)
+    chunk = os.urandom(MEMORY_BYTES // 2)
+    with no_file_bigger_than(room):
+        for _ in range(10):
+            spool.append(chunk)
+    assert spool.total == 10 * len(chunk)
+    assert spool.stored >= MEMORY_BYTES
+    assert spool.read(0, spool.stored) == (chunk * 10)[: spool.stored]
+    spool.close()
+
+
+# --- Input -----------------------------------------------------------------------------------
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_input_that_is_never_read_does_not_hold_the_command(channel: RunnerChannel) -> None:
+    result = await run(channel, "sleep 0.1; exit 3", stdin=bytes(5_000_000))
+    assert result.exit_code == 3
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_cancellation_in_the_middle_of_input_ends_the_command(
+    channel: RunnerChannel, tmp_path: Path
+) -> None:
+    text = f"echo $$ > {tmp_path}/pid; exec sleep 300"
+    task = asyncio.create_task(run(channel, text, stdin=bytes(50_000_000)))
+    await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(task)
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_the_end_of_the_input_comes_after_all_of_it(channel: RunnerChannel) -> None:
+    """Also when it is asked for before the first of it is sent."""
+    command = Command(command="sleep 0.1; wc -c", stdin=bytes(5_000_000), stdin_open=True)
+    async with channel.open(command) as running:
+        await soon(running.close_stdin())
+        assert (await soon(running.result())).stdout.strip() == "5000000"
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_writers_at_the_same_time_do_not_end_the_input(channel: RunnerChannel) -> None:
+    async with channel.open(Command(command="sleep 0.1; wc -c", stdin_open=True)) as running:
+        await soon(asyncio.gather(*(running.write(bytes(700_000)) for _ in range(8))))
+        await running.close_stdin()
+        assert (await soon(running.result())).stdout.strip() == "5600000"
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_job_that_is_over_before_it_could_be_given_its_input_was_started(
+    channel: RunnerChannel,
+) -> None:
+    for _ in range(10):
+        job = await channel.start(Command(command=["true"], stdin=bytes(1_000_000)))
+        result = await soon(channel.wait_job(job))
+        assert result is not None
+        assert result.ok
+
+
+# --- Terminals -------------------------------------------------------------------------------
+
+TERMINAL = TerminalSize(24, 80)
+
+
+async def read_until(parts: AsyncIterator[tuple[str, bytes]], wanted: bytes) -> bytes:
+    seen = b""
+    async with asyncio.timeout(PATIENCE_S):
+        while wanted not in seen:
+            seen += (await anext(parts))[1]
+    return seen
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_terminal_controls_its_command(channel: RunnerChannel) -> None:
+    text = "test -t 0 && test -t 1 && test -t 2 && echo word > /dev/tty && stty size"
+    result = await run(channel, text, terminal=TERMINAL)
+    assert (result.exit_code, result.stdout) == (0, "word\r\n24 80\r\n")
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_terminal_that_is_resized_tells_its_command(channel: RunnerChannel) -> None:
+    text = "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.05; done"
+    command = Command(command=text, terminal=TERMINAL, stdin_open=True)
+    async with channel.open(command) as running:
+        parts = running.output()
+        await read_until(parts, b"ready")
+        await running.resize(TerminalSize(50, 132))
+        await read_until(parts, b"50 132")
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_control_c_interrupts_and_control_d_ends_the_input(channel: RunnerChannel) -> None:
+    command = Command(command="echo ready; exec sleep 300", terminal=TERMINAL, stdin_open=True)
+    async with channel.open(command) as running:
+        await read_until(running.output(), b"ready")
+        await running.write(b"\x03")
+        assert (await soon(running.result())).signal == signal.SIGINT
+    command = Command(command="cat; echo over", terminal=TERMINAL, stdin_open=True)
+    async with channel.open(command) as running:
+        await running.write(b"line\n")
+        parts = running.output()
+        await read_until(parts, b"line\r\nline\r\n")
+        await running.close_stdin()
+        await read_until(parts, b"over")
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_what_was_written_to_a_terminal_is_complete_at_the_end(
+    channel: RunnerChannel,
+) -> None:
+    result = await run(channel, "seq 1 20000", terminal=TERMINAL)
+    assert result.stdout.split() == [str(number) for number in range(1, 20_001)]
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_terminal_that_its_command_has_left_can_be_resized_in_peace(
+    channel: RunnerChannel, tmp_path: Path
+) -> None:
+    """Its descriptor is somebody else's by then."""
+    text = f"exec < /dev/null > /dev/null 2>&1; touch {tmp_path}/left; sleep 300"
+    command = Command(command=["setsid", "-w", "sh", "-c", text], terminal=TERMINAL)
+    async with channel.open(command) as running:
+        await until((tmp_path / "left").exists)
+        other = Command(command="echo ready; read line", terminal=TERMINAL, stdin_open=True)
+        async with channel.open(other) as second:
+            await read_until(second.output(), b"ready")
+            await running.resize(TerminalSize(3, 3))
+            await second.write(b"\n")
+        size = Command(command="stty size", terminal=TERMINAL)
+        assert (await soon(channel.run(size))).stdout == "24 80\r\n"
+
+
+# --- Where the shell ended -------------------------------------------------------------------
+
+# text → (exit code, where it ended, below the folder; None: it cannot say)
+ENDINGS: dict[str, tuple[int, str | None]] = {
+    "true": (0, ""),
+    "cd sub": (0, "sub"),
+    "cd sub; exit 3": (3, "sub"),
+    "(cd sub); false": (1, ""),
+    "cd sub && exec sh -c 'exit 4'": (4, None),
+    "cd sub; trap 'exit 5' EXIT": (5, None),
+    "cd 'new\nline'": (0, "new\nline"),
+    "mkdir gone; cd gone; rmdir ../gone; exit 6": (6, None),
+    "set -e; cd sub; false": (1, "sub"),
+    "cd sub; exec 3>x 4>x 5>x 6>x 7>x; echo hi >&7": (0, "sub"),
+    "cd sub; sh -c 'cd /'": (0, "sub"),
+    "cd sub; kill -9 $$": (137, None),
+    "cd sub; echo $(cd /; pwd)": (0, "sub"),
+    "cd sub; f() { cd ..; }; f": (0, ""),
+}
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_where_the_shell_ended_is_told_and_changes_nothing_else(tmp_path: Path, shell: str) -> None:
+    # All but one of the places where a bash may be are gone, in as many letters.
+    bashes = '"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"'
+    hidden = bashes.replace("bash", "hash")
+    changes = {bashes: hidden} if shell == "sh" else {}
+    with RawClient(changes=changes) as client:
+        for number, (text, (code, where)) in enumerate(ENDINGS.items(), 1):
+            folder = tmp_path / str(number)
+            (folder / "sub").mkdir(parents=True)
+            (folder / "new\nline").mkdir()
+            options = {"cwd": str(folder), "report_cwd": True}
+            answer = client.ask(number, run_order(f"x{number}", text, **options))
+            found = answer["number"] + (128 if answer["kind"] == "signalled" else 0)
+            wanted = "" if where is None else str(folder / where)
+            assert (text, found, answer["cwd"]) == (text, code, wanted)
+            assert (text, answer["bytes"][1]) == (text, 0)
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_script_may_use_the_descriptors_that_scripts_use(
+    channel: RunnerChannel, tmp_path: Path
+) -> None:
+    text = "exec 8>a 9>b; flock 9; echo held >&9; cd /usr"
+    result = await run(channel, text, report_cwd=True)
+    assert (result.exit_code, result.stderr, result.cwd) == (0, "", "/usr")
+    assert (tmp_path / "b").read_text() == "held\n"
+
+
+# --- What the environment must not do --------------------------------------------------------
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("report_cwd", [False, True])
+async def test_variables_that_change_a_shell_are_not_heard_and_not_passed_on(
+    tmp_path: Path, report_cwd: bool
+) -> None:
+    (tmp_path / "evil").write_text("echo evil; cd /\n")
+    env = {
+        **default_environment(),
+        "BASH_ENV": str(tmp_path / "evil"),
+        "ENV": str(tmp_path / "evil"),
+        "SHELLOPTS": "xtrace",
+        "BASHOPTS": "extglob",
+        "PS4": "$(echo evil >&2)",
+        "CDPATH": "/",
+        "PROMPT_COMMAND": "echo evil",
+        "BASH_FUNC_echo%%": "() { builtin echo evil; }",
+        "POSIXLY_CORRECT": "1",
+        "KEPT": "yes",
+    }
+    channel = await open_channel(host_launch(tmp_path, env=env), RunnerSettings())
+    try:
+        result = await run(channel, "echo $KEPT; set -o | grep xtrace; env", report_cwd=report_cwd)
+        lines = result.stdout.splitlines()
+        assert (lines[0], lines[1].split(), result.stderr) == ("yes", ["xtrace", "off"], "")
+        assert not {line.partition("=")[0] for line in lines[2:]} & (set(env) - {"KEPT"}) - set(
+            default_environment()
+        )
+        assert "BASH_ENV" not in result.stdout
+    finally:
+        await soon(channel.close())
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_megabyte_of_variables_arrives_and_too_much_is_refused_here(
+    channel: RunnerChannel,
+) -> None:
+    env = {f"BIG{number}": "x" * 100_000 for number in range(10)}
+    assert (await run(channel, "echo ${#BIG9}", env=env)).stdout == "100000\n"
+    env = {f"BIG{number}": "\x01" * 100_000 for number in range(10)}
+    with pytest.raises(ExecutionError, match="too long"):
+        await run(channel, "true", env=env)
+    result = await run(channel, "true", env={"BIG": "x" * 200_000})
+    assert (result.reason, result.exit_code) == (Reason.NEVER_STARTED, 126)
+    assert (await run(channel, "echo next")).stdout == "next\n"
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_arguments_are_no_shell_text(channel: RunnerChannel) -> None:
+    words = ["$HOME", "; exit 3", "`id`", "*", "a b", ""]
+    result = await run(channel, ["printf", "%s|", *words])
+    assert result.stdout == "".join(f"{word}|" for word in words)
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_the_same_id_is_the_same_execution(channel: RunnerChannel, tmp_path: Path) -> None:
+    command = Command(command=f"echo x >> {tmp_path}/log; exit 4", id="once")
+    results = await soon(asyncio.gather(*(channel.run(command) for _ in range(5))))
+    assert {result.exit_code for result in results} == {4}
+    assert (tmp_path / "log").read_text() == "x\n"
+
+
+# --- Files -----------------------------------------------------------------------------------
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_what_is_no_file_is_not_replaced_by_one(
+    channel: RunnerChannel, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link", "."):
+        with pytest.raises(OSError, match="regular file"):
+            await soon(channel.write_file(str(tmp_path / name), b"x"))
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_file_may_have_as_long_a_name_as_the_system_allows(
+    channel: RunnerChannel, tmp_path: Path
+) -> None:
+    for name in ("x" * 255, "囲" * 85, "caf\udce9"):
+        await channel.write_file(str(tmp_path / name), b"data")
+        assert await channel.read_file(str(tmp_path / name)) == b"data"
+        assert name in {file.name for file in await channel.list_files(str(tmp_path))}
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_names_that_no_file_can_have_are_refused_and_nothing_is_lost(
+    channel: RunnerChannel,
+) -> None:
+    for path in ("/tmp/a\0b", "/tmp/\ud800", ""):
+        for call in (
+            channel.read_file(path),
+            channel.write_file(path, b""),
+            channel.list_files(path),
+            channel.stat_file(path),
+        ):
+            with pytest.raises(OSError, match=r".*"):
+                await soon(call)
+    assert not channel.lost
+
+
+# --- Nothing grows ---------------------------------------------------------------------------
+
+
+def runner_of(channel: RunnerChannel) -> int:
+    """The runner's process: below the two keepers that ProcessStream puts above it."""
+    pid = channel._line.process.pid
+    for _ in range(2):
+        pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    return pid
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def descriptors_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def memory_kib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="nobody else may look into the runner")
+
+
+async def one_of_each(channel: RunnerChannel) -> None:
+    cancelled = asyncio.create_task(channel.run(Command(command="sleep 300", stdin=b"x" * 99_999)))
+    asyncio.get_running_loop().call_later(0.01, cancelled.cancel)
+    await soon(
+        asyncio.gather(
+            channel.run(Command(command="exit 3", report_cwd=True)),
+            channel.run(Command(command=["cat"], stdin=bytes(100_000))),
+            channel.run(Command(command=["no-such-program"])),
+            channel.run(Command(command="true", cwd="/no/such")),
+            channel.run(Command(command="true", env={"BIG": "x" * 200_000}, report_cwd=True)),
+            channel.run(Command(command="sleep 300 & echo hi")),
+            channel.run(Command(command="sleep 300", timeout_s=0.01)),
+            channel.run(Command(command="echo hi", terminal=TERMINAL)),
+            channel.run(Command(command="head -c 100000 /dev/zero", spill_bytes=0)),
+            cancelled,
+            return_exceptions=True,
+        )
+    )
+
+
+@needs_root
+@in_a_loop
+@pytest.mark.anyio
+async def test_five_hundred_commands_of_every_kind_leak_nothing(channel: RunnerChannel) -> None:
+    runner = runner_of(channel)
+    for _ in range(26):  # Until as many are remembered as ever are.
+        await one_of_each(channel)
+    keepers = children_of(runner)
+    before = descriptors_of(runner), {pid: descriptors_of(pid) for pid in keepers}
+    ours = len(os.listdir("/proc/self/fd"))
+    for _ in range(24):
+        await one_of_each(channel)
+    after = descriptors_of(runner), {pid: descriptors_of(pid) for pid in keepers}
+    assert after == before
+    assert children_of(runner) == keepers
+    assert all(is_alive(pid) for pid in keepers)
+    assert len(keepers) <= 12
+    assert len(os.listdir("/proc/self/fd")) == ours
+
+
+@needs_root
+@in_a_loop
+@pytest.mark.anyio
+async def test_only_so_many_commands_are_remembered_and_little_of_each(
+    channel: RunnerChannel,
+) -> None:
+    runner = runner_of(channel)
+    env = {f"BIG{number}": "x" * 100_000 for number in range(10)}
+    first = await run(channel, "echo first", env=env)
+    before = memory_kib(runner)
+    for _ in range(60):
+        await run(channel, "true", env=env)
+    assert memory_kib(runner) - before < 20_000
+    for _ in range(20):
+        await soon(asyncio.gather(*(channel.run(Command(command=["true"])) for _ in range(10))))
+    with pytest.raises(ConfigurationError, match="no job"):
+        await channel.read_output(first.id, "stdout")
+    last = await run(channel, "echo last")
+    assert (await channel.read_output(last.id, "stdout")).data == b"last\n"
+
+
+def test_keepers_that_nobody_needs_are_let_go_and_buried() -> None:
+    changes = {"_TRIM_AFTER_S = 10.0": "_TRIM_AFTER_S = 0.05"}
+    with RawClient(changes=changes) as client:
+        for number in range(20):
+            client.order(number, run_order(f"x{number}", ["sleep", "0.2"]))
+        client.answers(20)
+        give_up = time.monotonic() + PATIENCE_S
+        while len(children_of(client.process.pid)) > 4:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        assert client.ask(1, run_order("next", ["true"]))["kind"] == "exited"
+        assert all(is_alive(pid) for pid in children_of(client.process.pid))
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_more_jobs_than_can_be_told_of_are_an_error_and_not_the_end(
+    channel: RunnerChannel, tmp_path: Path
+) -> None:
+    """Names that are no text take six letters for every byte on the wire."""
+    deep = tmp_path
+    while len(os.fsencode(deep)) < 3500:
+        deep = deep / ("\udce9" * 250)
+        deep.mkdir()
+    commands = [
+        Command(command=f": {n} {'🙂' * 600}", cwd=str(deep), report_cwd=True) for n in range(100)
+    ]
+    for command in commands:
+        await channel.start(command)
+    for command in commands:
+        assert (await soon(channel.wait_job(command.id))) is not None
+    with pytest.raises(OSError, match="too much"):
+        await channel.list_jobs()
+    assert not channel.lost
+
+
+def test_timers_that_were_cancelled_do_not_pile_up() -> None:
+    loop = Loop()
+    kept = [loop.after(500, lambda: None) for _ in range(10)]
+    for _ in range(20_000):
+        loop.after(300, lambda: None).cancel()
+    assert len(loop._timers) < 1_000
+    assert all(timer in loop._timers for timer in kept)
