@@ -58,6 +58,15 @@ def test_a_command_that_a_signal_ended_is_told_apart(door: Door) -> None:
     assert "kakoi: the command was ended by signal 9 (SIGKILL)" in err
 
 
+def test_a_command_that_kills_its_keeper_is_told_as_a_lost_sandbox(door: Door, mark: str) -> None:
+    code = f"import os, subprocess; nap = subprocess.Popen(['sleep', '{mark}'])"
+    (door.workspace / "kills.py").write_text(f"{code}; os.kill(os.getppid(), 9); nap.wait()")
+    status, _, err = door("run", "--", "python3", "kills.py")
+    assert status == 125
+    assert "kakoi: the sandbox failed: the command killed its keeper" in err
+    assert alive(mark) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -73,6 +82,7 @@ def test_a_command_that_a_signal_ended_is_told_apart(door: Door) -> None:
         (["--sandbox", "host", "--network", "none", "ls"], "`host` has no network `none`"),
         (["--sandbox", "bubblewrap", "--network", "bridge", "ls"], "--sandbox docker"),
         (["--sandbox", "bubblewrap", "--image", "alpine", "ls"], "has no images"),
+        (["--sandbox", "auto", "--image", "alpine", "ls"], "docker"),
     ],
 )
 def test_a_failure_of_ours_is_125_with_a_reason(
@@ -239,6 +249,16 @@ def test_yes_can_be_said_beforehand(door: Door) -> None:
     assert door.records() == ["asked", "approved", "started", "ended"]
 
 
+def test_whoever_is_asked_sees_all_of_the_command(door: Door) -> None:
+    text = "echo first\ngit push\n" + "echo " + "x" * 150 + "\necho last"
+    with terminal(door, "run", text, columns=200) as screen:
+        asked = screen.until(b"[y/N] ")
+        screen.type(b"n\n")
+        assert screen.wait() == 126
+    for line in (b"| echo first\r\n", b"| git push\r\n", b"x" * 150, b"| echo last\r\n"):
+        assert line in asked
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "events"),
     [
@@ -293,7 +313,7 @@ def test_a_signal_ends_everything(any_door: Door, mark: str, number: int) -> Non
         process.send_signal(number)
         status, err = ended(process)
         assert status == 128 + number
-        assert "the command and everything that it started has ended" in err
+        assert "nothing of the command is running any more" in err
         assert alive(mark) == []
         assert any_door.records() == ["started", "ended"]
 

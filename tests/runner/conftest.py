@@ -25,7 +25,7 @@ from kakoi.runner.delivery import GREETING, RunnerSettings, delivery, python_arg
 from kakoi.runner.line import Patience
 from tests.process.trees import Witness, children_of_ours, watching
 
-PATIENCE_S = 12.0
+PATIENCE_S = 60.0
 Frame = tuple[int, int, bytes]
 T = TypeVar("T")
 

@@ -241,6 +241,7 @@ BREACHES = {
     "answers somebody else": "say(ANSWER, number + 1, result(order)); stay()",
     "answers request 0": "say(ANSWER, 0, result(order)); stay()",
     "sends output of somebody else": "say(STDOUT, 77, b'x'); stay()",
+    "sends output that is none": "say(STDOUT, number, b''); stay()",
     "sends more output than was asked for": "say(STDOUT, number, b'x' * 12); stay()",
     "sends more errors than were asked for": "say(STDERR, number, b'x' * 12); stay()",
     "gives more credit than was used": "say(CREDIT, number, b'\\0\\0\\0\\1'); stay()",
@@ -353,7 +354,7 @@ SILENCES = {
     "closes its output": "os.close(1); hang()",
     "hears everything and says nothing": "while True: hear()",
     "starts an answer and goes on for ever": "put(HEAD.pack(ANSWER, number, 2**20))\nwhile True: put(b' '); time.sleep(0.01)",
-    "sends output for ever and no answer": "while True: say(STDOUT, number, b''); time.sleep(0.01)",
+    "gives credit for ever and no answer": "while True: say(CREDIT, number, bytes(4)); time.sleep(0.01)",
 }
 
 

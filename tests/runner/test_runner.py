@@ -8,9 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kakoi.errors import ConfigurationError, ExecutionError
 from kakoi.process.options import default_environment
@@ -23,6 +27,7 @@ from kakoi.runner.delivery import RunnerSettings
 from kakoi.runner.line import Patience
 from kakoi.runner.loop import Loop
 from kakoi.runner.spool import MEMORY_BYTES, Spool
+from kakoi.runner.unread import Unread
 from kakoi.sandbox.host import HostAdapter
 from tests.process.trees import PRELUDE, TREES, Witness, tree_argv
 from tests.runner.conftest import (
@@ -330,8 +335,8 @@ async def test_a_reader_that_leaves_a_flood_ends_it(
 
 
 def unread(running: Running) -> int:
-    parts: list[tuple[str, bytes]] = list(running._unread)  # type: ignore[attr-defined]
-    return sum(len(body) for _stream, body in parts)
+    size: int = running._unread.size  # type: ignore[attr-defined]
+    return size
 
 
 @in_a_loop
@@ -412,6 +417,38 @@ async def test_two_readers_of_one_command_share_its_output_and_both_end(
         counts = await soon(asyncio.gather(count(running), count(running)))
         assert (await soon(running.result())).ok
     assert sum(counts) == 3_000_000
+
+
+@given(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.sampled_from([1, 3, 5000]))))
+def test_output_that_waits_keeps_its_order(
+    parts: list[tuple[Literal["stdout", "stderr"], int]],
+) -> None:
+    unread = Unread()
+    sent = [(stream, os.urandom(size)) for stream, size in parts]
+    for stream, body in sent:
+        unread.put(stream, body)
+    assert unread.size == sum(size for _, size in parts)
+    taken = []
+    while unread:
+        taken.append(unread.take())
+    assert [(s, byte) for s, body in taken for byte in body] == [
+        (s, byte) for s, body in sent for byte in body
+    ]
+    assert unread.size == 0
+
+
+def test_a_million_single_bytes_that_wait_are_not_a_million_things() -> None:
+    for streams in (["stdout"], ["stdout", "stderr"]):
+        unread = Unread()
+        for number in range(200_000):
+            unread.put(streams[number % len(streams)], b"x")  # type: ignore[arg-type]
+        assert unread.size == 200_000
+        assert len(unread) < 1_100
+        seen = {"stdout": 0, "stderr": 0}
+        while unread:
+            stream, body = unread.take()
+            seen[stream] += len(body)
+        assert sum(seen.values()) == 200_000
 
 
 @in_a_loop
@@ -754,6 +791,64 @@ async def test_the_same_id_is_the_same_execution(channel: RunnerChannel, tmp_pat
     results = await soon(asyncio.gather(*(channel.run(command) for _ in range(5))))
     assert {result.exit_code for result in results} == {4}
     assert (tmp_path / "log").read_text() == "x\n"
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_waits_that_were_given_up_are_forgotten_on_both_ends(channel: RunnerChannel) -> None:
+    """Somebody asks every second, and the job takes hours."""
+    job = await channel.start(Command(command="sleep 300"))
+    for _ in range(3):
+        calls = [
+            *(channel.wait_job(job) for _ in range(20)),
+            *(channel.read_output(job, "stdout", wait_s=300) for _ in range(20)),
+        ]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.wait(tasks, timeout=0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+        await until(lambda: not channel._line.stream._exchanges)
+    assert (await soon(channel.stop_job(job))).reason is Reason.CANCELLED
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_file_that_is_given_up_half_way_is_not_stored_here(
+    channel: RunnerChannel, tmp_path: Path
+) -> None:
+    with open(tmp_path / "big", "wb") as file:
+        file.truncate(50 * MIB)
+    for _ in range(5):
+        task = asyncio.ensure_future(channel.read_file(str(tmp_path / "big")))
+        await asyncio.wait([task], timeout=0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        await until(lambda: not channel._line.stream._exchanges)
+    assert not channel.lost
+    assert len(await soon(channel.read_file(str(tmp_path / "big")))) == 50 * MIB
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_runner_out_of_descriptors_says_so_and_loses_none() -> None:
+    launch = host_launch()
+    argv = ["sh", "-c", 'ulimit -n 40; exec "$0" "$@"', *launch.argv]
+    channel = await open_channel(replace(launch, argv=argv), RunnerSettings())
+    try:
+        for _ in range(3):
+            commands = [
+                Command(command="sleep 0.2", stdin=b"x", terminal=TERMINAL if n % 3 == 0 else None)
+                for n in range(24)
+            ]
+            results = await soon(asyncio.gather(*map(channel.run, commands)))
+            reasons = [result.reason for result in results]
+            assert set(reasons) == {Reason.EXITED, Reason.NEVER_STARTED}
+            assert reasons.count(Reason.EXITED) >= 4
+        assert (await run(channel, "echo next")).stdout == "next\n"
+    finally:
+        await soon(channel.close())
 
 
 # --- Files -----------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ import os
 import sys
 
 from kakoi.cli.live import Aside, OutputClosed, write_all
-from kakoi.cli.render import render
+from kakoi.cli.render import render, shown
 from kakoi.policy.decide import Decision
 
 _YES = (b"y", b"yes")
+_SHORT = 80
 
 
 class Approval:
@@ -28,11 +29,19 @@ class Approval:
         self.decision = decision
         if not self.somebody_is_there:
             return False
-        question = f"{render(decision, color=has_color())}\nkakoi: run it? [y/N] "
-        put(question)
+        told = render(decision, color=has_color())
+        put(f"{told}\n{_rest_of(decision.command)}kakoi: run it? [y/N] ")
         # The whole line, as the terminal gives it; nothing of it is the command's input.
         answer = await Aside().call(os.read, 0, 4096)
         return answer.strip().lower() in _YES
+
+
+def _rest_of(command: str) -> str:
+    """All of a command that the findings may not have shown all of: nobody agrees unseen."""
+    lines = command.strip().splitlines()
+    if len(lines) == 1 and len(command) <= _SHORT:
+        return ""
+    return "".join(["\nthe whole command:\n", *(f"  | {shown(line)}\n" for line in lines)])
 
 
 def has_color() -> bool:

@@ -68,7 +68,7 @@ class RunsWords(Runs):
 @click.option("-t", "--tty", is_flag=True, help="Run it on a terminal of its own.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give it an empty standard input.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it has ended.")
-@click.option("-q", "--quiet", is_flag=True, help="Not a word of kakoi's own, but warnings.")
+@click.option("-q", "--quiet", is_flag=True, help="Of kakoi's own only warnings and failures.")
 @click.pass_context
 def command(
     context: click.Context,

@@ -85,8 +85,8 @@ class Runs(click.Command):
 class Session:
     """How commands are run and spoken of.
 
-    `stdin`: the command gets ours. `quiet`: not a word of ours but warnings. `as_json`: the
-    output is not passed on, and one object on standard output tells everything.
+    `stdin`: the command gets ours. `quiet`: of our own words only warnings and failures.
+    `as_json`: the output is not passed on; one object on standard output tells everything.
     """
 
     place: Place

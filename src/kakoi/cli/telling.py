@@ -79,7 +79,7 @@ def ending_in_words(result: ExecutionResult, command: Command) -> str:
 def interruption_in_words(number: int) -> str:
     """Why we end, after a signal of our own."""
     why = _SIGNALS.get(signal.Signals(number), _signal(number))
-    return f"{why}; the command and everything that it started has ended"
+    return f"{why}; nothing of the command is running any more"
 
 
 def _signal(number: int | None) -> str:

@@ -7,6 +7,7 @@ the client waits to be killed.
 """
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -25,4 +26,6 @@ async def serve(name: str, workspace: Path, how: str, text: str) -> None:
 
 
 if __name__ == "__main__":
+    # Whoever was started in the background ignores it, and so would we.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.stdin.read()))

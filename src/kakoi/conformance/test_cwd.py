@@ -24,10 +24,17 @@ async def test_a_change_of_directory_does_not_last(sandbox: SandboxAdapter) -> N
 async def test_a_command_runs_where_it_was_told_to(
     sandbox: SandboxAdapter, place: str, name: str
 ) -> None:
-    await sandbox.run(Command(command=["mkdir", "-p", "--", f"{place}/{name}"]))
-    for command in ("pwd -P", ["pwd", "-P"]):
-        result = await sandbox.run(Command(command=command, cwd=f"{place}/{name}"))
-        assert result.stdout == f"{place}/{name}\n"
+    channel = await sandbox.channel()
+    await channel.run(Command(command=["mkdir", "-p", "--", f"{place}/{name}"]))
+    result = await sandbox.run(Command(command="pwd -P", cwd=f"{place}/{name}"))
+    assert result.stdout == f"{place}/{name}\n"
+
+
+async def test_a_program_without_a_shell_runs_where_it_was_told_to(
+    sandbox: SandboxAdapter, place: str
+) -> None:
+    result = await sandbox.run(Command(command=["pwd", "-P"], cwd=place))
+    assert result.stdout == f"{place}\n"
 
 
 @pytest.mark.parametrize(

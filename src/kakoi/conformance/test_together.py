@@ -9,7 +9,6 @@ from kakoi.conformance.asking import PATIENCE_S, Reader, result_of, running, sai
 from kakoi.conformance.conftest import Opener
 from kakoi.conformance.subjects import Traits
 from kakoi.conformance.watching import alive
-from kakoi.results import Reason
 from kakoi.runner.commands import MIB, Command
 from kakoi.sandbox.adapter import SandboxAdapter
 
@@ -77,7 +76,7 @@ async def test_a_flood_does_not_keep_the_others_waiting(sandbox: SandboxAdapter)
                 pass
 
         reading = asyncio.create_task(read())
-        for _ in range(5):
+        for _ in range(3):
             assert await said(sandbox, "echo hi") == "hi\n"
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -109,8 +108,7 @@ async def test_two_adapters_on_one_workspace_do_not_disturb_each_other(fresh: Op
             assert await said(one, "echo shared >file; cat file") == "shared\n"
             assert await said(two, "cat file") == "shared\n"
             results = await asyncio.gather(
-                *(each.run(Command(command=f"echo {n}")) for n in range(10) for each in (one, two))
+                *(each.run(Command(command=f"echo {n}")) for n in range(4) for each in (one, two))
             )
-            assert [int(result.stdout) for result in results] == [n // 2 for n in range(20)]
-        assert (await one.run(Command(command="cat file"))).reason is Reason.EXITED
+            assert [int(result.stdout) for result in results] == [n // 2 for n in range(8)]
         assert await said(one, "cat file") == "shared\n"

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import errno
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -34,6 +33,7 @@ from kakoi.runner.commands import (
 )
 from kakoi.runner.delivery import RunnerSettings
 from kakoi.runner.line import DEFAULT_PATIENCE, Exchange, Line, Patience, open_line
+from kakoi.runner.unread import Unread
 
 _ALL = 2**62
 _STREAMS: dict[int, Stream] = {frames.STDOUT: "stdout", frames.STDERR: "stderr"}
@@ -192,6 +192,7 @@ class RunnerChannel:
         try:
             answer = await asyncio.shield(exchange.answer)
         except asyncio.CancelledError:
+            exchange.on_data = lambda _kind, _body: None  # It may be on its way; nobody wants it.
             self._line.stream.write(frames.CANCEL, exchange.number)
             raise
         if "errno" in answer:
@@ -245,7 +246,7 @@ class _Running:
         self._send_limit = _ALL if live else command.max_output_bytes + 1
         self._loop = asyncio.get_running_loop()
         self._kept = {kind: Capture(command.max_output_bytes) for kind in _STREAMS}
-        self._unread: deque[tuple[Stream, bytes]] = deque()
+        self._unread = Unread()
         self._arrived = asyncio.Event()
         self._feeding: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -321,7 +322,7 @@ class _Running:
     def _on_data(self, kind: int, body: bytes) -> None:
         self._kept[kind].feed(body)
         if self._live:
-            self._unread.append((_STREAMS[kind], body))
+            self._unread.put(_STREAMS[kind], body)
             self._arrived.set()
         elif self._kept[kind].total_bytes > self._send_limit:
             raise frames.BadFrame("more output than was asked for")
@@ -332,7 +333,7 @@ class _Running:
         """What it writes, as it writes it."""
         while True:
             while self._unread:
-                stream, body = self._unread.popleft()
+                stream, body = self._unread.take()
                 yield stream, body
                 self._stream.allow(self._exchange, len(body))
             if self._exchange.answer.done():
@@ -343,10 +344,7 @@ class _Running:
     def _drain(self) -> None:
         """Nobody reads: let it write."""
         self._live = False
-        size = sum(len(body) for _stream, body in self._unread)
-        self._unread.clear()
-        if size:
-            self._stream.allow(self._exchange, size)
+        self._stream.allow(self._exchange, self._unread.clear())
 
     async def write(self, data: bytes) -> None:
         """Give it input; waits while it does not read."""

@@ -15,6 +15,7 @@ from kakoi.runner.loop import READ, WRITE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
     from typing import Any, Protocol
 
     from kakoi.runner.jobs import Job
@@ -41,6 +42,7 @@ class Request:
         self._credit = frames.WINDOW
         self.job: Job | None = None
         self.transfer: files.FileReading | files.FileWriting | None = None
+        self.waiting: Callable[[], None] | None = None  # How to stop that.
 
     def room(self) -> int:
         return 0 if self._client.full else self._credit
@@ -80,6 +82,9 @@ class Request:
         """The client does not want it any more, or is gone."""
         if self.transfer is not None:
             self.transfer.close()
+        if self.waiting is not None:
+            self.waiting()
+        if self.job is None:
             self.answer({"errno": errno.ECANCELED, "error": "cancelled"})
         if self.job is not None:
             self.job.end("cancelled")

@@ -129,7 +129,7 @@ class Stream(asyncio.Protocol):
             raise frames.BadFrame("a frame that nobody asked for")
         if kind in (frames.STDOUT, frames.STDERR):
             exchange.allowed -= len(body)
-            if exchange.allowed < 0 or exchange.on_data is None:
+            if exchange.allowed < 0 or exchange.on_data is None or not body:
                 raise frames.BadFrame("more output than allowed")
             exchange.on_data(kind, body)
         elif kind == frames.CREDIT:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kakoi.runner.clients import Request
-    from kakoi.runner.loop import Loop
+    from kakoi.runner.loop import Loop, Timer
 
     Order = dict[str, Any]
 
@@ -104,19 +104,43 @@ class Orders:
     def answer_when_over(self, request: Request, job: Job, wait_s: float | None) -> None:
         """The job's answer, or that it still runs after `wait_s`."""
 
-        def look() -> None:
-            if job.answer is not None:
-                give(job.answer)
+        def give() -> None:
+            request.answer(job.answer or {"running": True})
 
-        def give(answer: dict[str, Any]) -> None:
-            if look in job.watchers:
-                job.watchers.remove(look)
-                request.answer(answer)
+        self._when(request, job, wait_s, lambda: job.answer is not None, give)
+
+    def _when(
+        self,
+        request: Request,
+        job: Job,
+        wait_s: float | None,
+        due: Callable[[], bool],
+        give: Callable[[], None],
+    ) -> None:
+        """Call `give` as soon as `due`, or after `wait_s`; never, if the request is cancelled."""
+        timer: Timer | None = None
+
+        def look() -> None:
+            if look in job.watchers and due():
+                finish()
+
+        def finish() -> None:
+            stop()
+            give()
+
+        def stop() -> None:
+            job.watchers.remove(look)
+            request.waiting = None
+            if timer is not None:
+                timer.cancel()
 
         job.watchers.append(look)
-        if job.running and wait_s is not None:
-            self._loop.after(max(0.0, wait_s), lambda: give({"running": True}))
-        look()
+        request.waiting = stop
+        if wait_s is not None and not wait_s > 0:  # What is no number does not wait, either.
+            finish()
+        else:
+            timer = None if wait_s is None else self._loop.after(wait_s, finish)
+            look()
 
     def _job(self, order: Order) -> Job:
         job = self._jobs.get(order["id"])
@@ -146,27 +170,17 @@ class Orders:
         if offset < 0 or order["limit"] < 0:
             raise OSError(errno.EINVAL, "nothing is before the beginning")
 
-        def look() -> None:
-            if spool.stored > offset or not job.running:
-                give()
+        def due() -> bool:
+            return spool.stored > offset or not job.running
 
         def give() -> None:
-            if look not in job.watchers:
-                return
-            job.watchers.remove(look)
             data = spool.read(offset, min(order["limit"], frames.WINDOW))
             for start in range(0, len(data), frames.MAX_DATA):
                 request.send(frames.STDOUT, data[start : start + frames.MAX_DATA])
             ended = not job.running and offset + len(data) >= spool.stored
             request.answer({"ended": ended, "stored": spool.stored, "total": spool.total})
 
-        job.watchers.append(look)
-        # Not `<= 0`: what is no number at all does not wait.
-        if job.running and order["wait_s"] > 0:
-            self._loop.after(order["wait_s"], give)
-            look()
-        else:
-            give()
+        self._when(request, job, order["wait_s"], due, give)
 
     def _write(self, request: Request, order: Order) -> None:
         job = self._job(order)

@@ -2,10 +2,6 @@
 
 # What a job is, for those who come later.
 announce_job() {
-    [ "$k_why" != 'taken 0' ] || {
-        rm -f "$k_base/${k_input#open:}"
-        exit 0
-    }
     k_files=$k_base/$k_id
     look "$k_root"
     printf '%s\n' "$k_root $k_main $k_born $k_start" "$k_label" >"$k_files,new"
@@ -13,6 +9,7 @@ announce_job() {
 }
 
 open_job() {
+    k_files=$k_base/$k_id
     mkfifo "$k_files,o" "$k_files,e"
     pump "$k_files,stdout" <"$k_files,o" 5<&- &
     k_spared=$!
@@ -37,6 +34,7 @@ open_job() {
         k_spared="$k_spared $!"
     }
     printf '%s\n' "$k_spared" >"$k_files,spared"
+    announce_job
 }
 
 # Writers of the input come and go; it ends when this one does. The first words are its own.

@@ -1,0 +1,51 @@
+"""Live output that has arrived and that nobody has read yet."""
+
+from collections import deque
+from itertools import islice
+
+from kakoi.runner import frames
+from kakoi.runner.commands import Stream
+
+_SMALL = 4096
+_MANY = 1000
+
+
+class Unread:
+    """Pieces of two streams, in the order of their arrival.
+
+    How many bytes there are is bounded by the credit of the other end; how many pieces, here. A
+    million single bytes do not become a million things: small pieces of a stream are joined, and
+    where there are very many, also over one of the other stream.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: deque[tuple[Stream, bytes | bytearray]] = deque()
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def put(self, stream: Stream, body: bytes) -> None:
+        self.size += len(body)
+        if len(body) >= _SMALL:
+            self._pieces.append((stream, body))
+            return
+        for name, last in islice(reversed(self._pieces), 2 if len(self) > _MANY else 1):
+            if name == stream and isinstance(last, bytearray) and len(last) < frames.MAX_DATA:
+                last += body
+                return
+        self._pieces.append((stream, bytearray(body)))
+
+    def take(self) -> tuple[Stream, bytes]:
+        stream, piece = self._pieces.popleft()
+        self.size -= len(piece)
+        return stream, bytes(piece)
+
+    def clear(self) -> int:
+        """Drop everything; returns how many bytes that was."""
+        size, self.size = self.size, 0
+        self._pieces.clear()
+        return size
