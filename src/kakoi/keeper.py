@@ -251,7 +251,8 @@ def kill_children() -> set[int]:
     are in these groups, because the command began a session of its own.
     """
     children = children_lister()(os.getpid())
-    groups = {os.getpgid(pid) for pid in children} - {os.getpgid(0)}
+    # Never 0 or 1, which a group of outside our PID namespace has: -1 would mean everybody.
+    groups = {os.getpgid(pid) for pid in children} - {os.getpgid(0), 0, 1}
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT
     alive = {pid for pid in children if os.waitid(os.P_PID, pid, options) is None}
     for number in (signal.SIGSTOP, signal.SIGKILL):

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 PATIENCE_S = 120
-KAKOI = [sys.executable, "-m", "kakoi"]
+_PLAIN = [sys.executable, "-m", "kakoi"]
+# Whoever starts the tests in the background makes them ignore Ctrl-C, and all that they start.
+KAKOI = ["/usr/bin/env", "--default-signal=HUP,INT,TERM", *_PLAIN]
 # The program that is started becomes the master of the terminal on its standard input.
 _ON_TERMINAL = """
 import fcntl, os, sys, termios
@@ -61,7 +63,7 @@ class Door:
     ) -> Iterator["subprocess.Popen[bytes]"]:
         """Running, on three pipes; `under`: a program that starts it."""
         process = subprocess.Popen(
-            [*under, *KAKOI, *arguments],
+            [*(under or KAKOI[:2]), *_PLAIN, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -429,8 +429,8 @@ def test_json_tells_why_there_is_no_result(
 
 
 def test_json_tells_of_an_interruption(door: Door, mark: str) -> None:
-    with door.started("run", "--json", f"sleep {mark}") as process:
-        until(lambda: len(alive(mark)) > 1, "the command is up")
+    with door.started("run", "--json", f"touch up; sleep {mark}") as process:
+        until((door.workspace / "up").exists, "the command is up")
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == json.loads(out)["exit_code"] == 143

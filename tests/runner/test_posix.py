@@ -100,11 +100,9 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def test_the_shell_of_the_image_runs_the_text(channel: PosixChannel, container: str) -> None:
-    has_bash = subprocess.run(["docker", "exec", container, "test", "-x", "/bin/bash"], check=False)
-    shell = "bash" if has_bash.returncode == 0 else "sh"
-    assert await said(channel, 'echo "${0##*/} $# ${BASH_VERSION:+bash}"') == (
-        "bash 0 bash\n" if shell == "bash" else "sh 0 \n"
-    )
+    found = docker("exec", container, "sh", "-c", "test -x /bin/bash && echo bash || echo sh")
+    words = {"bash": "bash 0 bash\n", "sh": "sh 0 \n"}
+    assert await said(channel, 'echo "${0##*/} $# ${BASH_VERSION:+bash}"') == words[found]
 
 
 async def test_variables_of_the_container_that_change_a_shell_are_cleared() -> None:
@@ -393,16 +391,20 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+def client(*arguments: str) -> "subprocess.Popen[str]":
+    """Another process of ours, in which a channel is open."""
+    path = f"{client_environment()['PYTHONPATH']}:{Path(__file__).parents[2]}"
+    argv = [sys.executable, "-u", "-c", CLIENT, *arguments]
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+
+
 async def test_commands_die_with_our_process_and_jobs_do_not(container: str, mark: str) -> None:
-    env = {**os.environ, **client_environment()}
-    path = str(Path(__file__).parents[2])
-    env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{path}"
-    argv = [sys.executable, "-u", "-c", CLIENT, container, mark]
-    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as client:
-        assert client.stdout is not None
-        job = (await asyncio.to_thread(client.stdout.readline)).strip()
+    with client(container, mark) as process:
+        assert process.stdout is not None
+        job = (await asyncio.to_thread(process.stdout.readline)).strip()
         await until(lambda: len(alive_outside(mark + "2")) >= 4)
-        client.kill()
+        process.kill()
     await until(lambda: not alive_outside(mark + "2"))
     assert alive_outside(mark + "1")
     async with opened(container) as channel:
@@ -513,14 +515,14 @@ async def test_without_an_init_commands_take_turns_and_leave_nothing(
     fresh: Callable[..., str], mark: str
 ) -> None:
     async with opened(fresh()) as channel:
-        text = "(setsid sleep $0 &); (env -i setsid sleep $0 &); sleep $0 & echo hi; exit 3"
-        command = ["sh", "-c", text, mark]
+        text = "(setsid sleep $0 &); (env -i setsid sleep $0 &); sleep $0 & echo hi"
+        command = ["sh", "-c", f"{text}; exit 3", mark]
         results = await asyncio.gather(*(channel.run(Command(command=command)) for _ in range(4)))
         assert {(result.exit_code, result.stdout) for result in results} == {(3, "hi\n")}
         assert min(result.leftovers_ended for result in results) >= 3
         assert alive_outside(mark) == []
         late = await channel.run(
-            Command(command=[*command[:2], f"{text[:-6]}; sleep $0", mark], timeout_s=1)
+            Command(command=[*command[:2], f"{text}; sleep $0", mark], timeout_s=1)
         )
         assert late.reason is Reason.TIMED_OUT
         assert alive_outside(mark) == []

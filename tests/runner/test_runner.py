@@ -41,6 +41,7 @@ from tests.runner.conftest import (
 )
 
 in_a_loop = pytest.mark.usefixtures("nothing_leaks")
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="nobody else may look into the runner")
 MIB = 1024 * 1024
 
 
@@ -131,14 +132,12 @@ async def test_everything_is_dead_when_the_channel_is_closed(
 
 # --- Commands that turn on their keeper, and on the runner -----------------------------------
 
-KEEPER = "keeper = os.getppid()\n"
-RUNNER = (
-    KEEPER
-    + """
+# Nobody is looked for: what is hit must be ours for certain.
+KEEPER = """
+keeper, runner = os.getppid(), int(sys.argv[2])
 with open(f"/proc/{keeper}/stat") as file:
-    runner = int(file.read().rpartition(")")[2].split()[1])
+    assert int(file.read().rpartition(")")[2].split()[1]) == runner
 """
-)
 DAEMON = """
 if os.fork() == 0:
     os.setsid()
@@ -154,7 +153,7 @@ async def test_a_command_that_kills_its_keeper_has_not_escaped(
     channel: RunnerChannel, witness: Witness
 ) -> None:
     program = PRELUDE + DAEMON + KEEPER + "up(); os.kill(keeper, signal.SIGKILL); stay()"
-    result = await run(channel, python(program, witness.pipe))
+    result = await run(channel, python(program, witness.pipe, runner_of(channel)))
     assert not witness.anybody_alive()
     assert len(witness.announced) == 2
     assert (result.reason, result.exit_code) == (Reason.SANDBOX_LOST, 125)
@@ -170,8 +169,9 @@ async def test_a_command_that_stops_its_keeper_is_ended_all_the_same(
     channel: RunnerChannel, witness: Witness, way: str
 ) -> None:
     program = PRELUDE + DAEMON + KEEPER + "os.kill(keeper, signal.SIGSTOP); up(); stay()"
+    argv = python(program, witness.pipe, runner_of(channel))
     limit_s = 1.0 if way == "time is up" else None
-    task = asyncio.create_task(run(channel, python(program, witness.pipe), timeout_s=limit_s))
+    task = asyncio.create_task(run(channel, argv, timeout_s=limit_s))
     await up(witness, 2)
     if way == "cancelled":
         task.cancel()
@@ -188,9 +188,12 @@ async def test_a_command_that_stops_its_keeper_is_ended_all_the_same(
 async def test_a_command_that_kills_the_runner_takes_nobody_else_along_for_long(
     adapter: HostAdapter, witness: Witness
 ) -> None:
+    channel = await adapter.channel()
+    assert isinstance(channel, RunnerChannel)
     bystander = asyncio.create_task(adapter.run(Command(command="sleep 300")))
-    program = PRELUDE + DAEMON + RUNNER + "up(); os.kill(runner, signal.SIGKILL); stay()"
-    result = await soon(adapter.run(Command(command=python(program, witness.pipe))))
+    program = PRELUDE + DAEMON + KEEPER + "up(); os.kill(runner, signal.SIGKILL); stay()"
+    argv = python(program, witness.pipe, runner_of(channel))
+    result = await soon(adapter.run(Command(command=argv)))
     assert not witness.anybody_alive()
     assert result.reason is Reason.SANDBOX_LOST
     assert (await soon(bystander)).reason is Reason.SANDBOX_LOST
@@ -206,8 +209,9 @@ async def test_a_command_that_stops_the_runner_loses_the_sandbox_and_everything_
     patience = Patience(silence_s=0.5, grace_s=0.5)
     channel = await open_channel(host_launch(), RunnerSettings(), ProcessStream, patience)
     try:
-        program = PRELUDE + DAEMON + RUNNER + "up(); os.kill(runner, signal.SIGSTOP); stay()"
-        result = await run(channel, python(program, witness.pipe), timeout_s=limit_s)
+        program = PRELUDE + DAEMON + KEEPER + "up(); os.kill(runner, signal.SIGSTOP); stay()"
+        argv = python(program, witness.pipe, runner_of(channel))
+        result = await run(channel, argv, timeout_s=limit_s)
         assert result.reason is Reason.SANDBOX_LOST
         assert not witness.anybody_alive()
     finally:
@@ -217,22 +221,15 @@ async def test_a_command_that_stops_the_runner_loses_the_sandbox_and_everything_
 @in_a_loop
 @pytest.mark.anyio
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_what_a_command_does_to_other_keepers_does_not_last(
+async def test_what_somebody_does_to_idle_keepers_does_not_last(
     channel: RunnerChannel, number: signal.Signals
 ) -> None:
     """They wait for the next command; one that cannot take it any more is done without."""
     await asyncio.gather(*(run(channel, f"sleep 0.1; echo {n}") for n in range(5)))
-    program = (
-        "import os\n"
-        + RUNNER
-        + f"""
-with open(f"/proc/{{runner}}/task/{{runner}}/children") as file:
-    others = [int(pid) for pid in file.read().split() if int(pid) != keeper]
-for pid in others: os.kill(pid, {number})
-print(len(others))
-"""
-    )
-    assert int((await run(channel, python(program))).stdout) >= 4
+    keepers = children_of(runner_of(channel))
+    assert len(keepers) >= 5
+    for pid in keepers:
+        os.kill(pid, number)
     results = await asyncio.gather(
         *(run(channel, f"echo {n}", timeout_s=0.5, id=f"try{n}") for n in range(8))
     )
@@ -818,8 +815,8 @@ async def test_waits_that_were_given_up_are_forgotten_on_both_ends(channel: Runn
 async def test_a_file_that_is_given_up_half_way_is_not_stored_here(
     channel: RunnerChannel, tmp_path: Path
 ) -> None:
-    with open(tmp_path / "big", "wb") as file:
-        file.truncate(50 * MIB)
+    (tmp_path / "big").touch()
+    os.truncate(tmp_path / "big", 50 * MIB)
     for _ in range(5):
         task = asyncio.ensure_future(channel.read_file(str(tmp_path / "big")))
         await asyncio.wait([task], timeout=0.01)
@@ -830,6 +827,7 @@ async def test_a_file_that_is_given_up_half_way_is_not_stored_here(
     assert len(await soon(channel.read_file(str(tmp_path / "big")))) == 50 * MIB
 
 
+@needs_root
 @in_a_loop
 @pytest.mark.anyio
 async def test_a_runner_out_of_descriptors_says_so_and_loses_none() -> None:
@@ -847,6 +845,9 @@ async def test_a_runner_out_of_descriptors_says_so_and_loses_none() -> None:
             assert set(reasons) == {Reason.EXITED, Reason.NEVER_STARTED}
             assert reasons.count(Reason.EXITED) >= 4
         assert (await run(channel, "echo next")).stdout == "next\n"
+        # Streams, loop, null, stderr, and a line for each keeper.
+        runner = runner_of(channel)
+        assert descriptors_of(runner) <= 8 + len(children_of(runner))
     finally:
         await soon(channel.close())
 
@@ -918,9 +919,6 @@ def descriptors_of(pid: int) -> int:
 def memory_kib(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0])
-
-
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="nobody else may look into the runner")
 
 
 async def one_of_each(channel: RunnerChannel) -> None:

@@ -1,12 +1,16 @@
 """The conformance suite as an outsider meets it. What it says of our own sandboxes is in
 src/kakoi/conformance, which our test run collects for each of them (pyproject.toml)."""
 
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from kakoi.conformance.test_hostile import NOT_DONE, attack
+from kakoi.sandbox.host import HostAdapter
 
 QUICK = "two_streams or missing_program or three_descriptors or switches_of_the_kernel"
 
@@ -82,6 +86,22 @@ def test_a_sandbox_that_does_something_else_fails(tmp_path: Path) -> None:
     done = suite(tmp_path, "--sandbox", "mine:wrong")
     assert done.returncode == 1
     assert "test_the_two_streams_arrive_apart[mine:wrong]" in done.stdout
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("ours", [os.getpid(), 2**22 + 1])
+async def test_a_machine_is_not_attacked_in_the_place_of_a_sandbox(
+    tmp_path: Path, ours: int
+) -> None:
+    """An adapter may claim to be a wall and be none; here the one who attacks is left out."""
+    sandbox = HostAdapter(tmp_path)
+    try:
+        command = attack(f"is_alone || exit {NOT_DONE}; echo attacked", "x")
+        guarded = dataclasses.replace(command, env={**command.env, "OURS": str(ours)})
+        result = await sandbox.run(guarded)
+    finally:
+        await sandbox.cleanup()
+    assert (result.exit_code, result.stdout) == (NOT_DONE, "")
 
 
 def test_several_sandboxes_can_be_tested_in_one_run(tmp_path: Path) -> None:

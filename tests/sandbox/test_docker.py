@@ -263,6 +263,24 @@ async def test_a_workspace_may_be_seen_anywhere(
     assert (tmp_path / "f").exists()
 
 
+async def test_kakoi_itself_cannot_be_changed_in_a_workspace_that_holds_it(
+    make: Make, tmp_path: Path, lifetime: Lifetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "deep" / "venv"
+    place.mkdir(parents=True)
+    (place / "pyvenv.cfg").write_text("before")
+    monkeypatch.setattr(sys, "prefix", str(place))
+    sandbox = make(lifetime=lifetime, workspace=str(tmp_path))
+    script = (
+        "echo x > deep/f; echo x > deep/venv/pyvenv.cfg; mv deep/venv v; mv deep d; rm -rf deep"
+    )
+    result = await sandbox.execute(script)
+    assert result.exit_code != 0
+    assert (tmp_path / "deep" / "venv" / "pyvenv.cfg").read_text() == "before"
+    assert "Read-only file system" in result.stderr
+    assert (tmp_path / "deep" / "f").exists() is False  # `rm` went as far as it could.
+
+
 async def test_no_view_of_a_workspace_stays_mounted(make: Make, tmp_path: Path) -> None:
     sandbox = make(workspace=str(tmp_path), lifetime="sandbox")
     await sandbox.execute("true")
@@ -378,13 +396,15 @@ async def test_files_of_a_container_that_stays_are_there_for_the_next_command(
 async def test_commands_cannot_end_the_container_they_run_in(make: Make, image: str) -> None:
     sandbox = make(lifetime="sandbox", image=image)
     with pytest.raises(SandboxError, match="lost"):
-        await sandbox.execute("echo kept > ~/f; kill -9 -1; sleep 5")
+        # Only as the user of a container, should a broken adapter run it elsewhere.
+        await sandbox.execute("echo kept > ~/f; [ $(id -u) = 65533 ] && kill -9 -1; sleep 5")
     name = sandbox.container
     assert (await sandbox.execute("cat ~/f")).stdout == "kept\n"
     assert sandbox.container == name
 
 
 ORPHANS = """
+[ $(id -u) = 65533 ] || exit 1
 setsid -f sleep 4321
 for p in /proc/[0-9]*; do
     if grep -q python3 $p/cmdline 2>/dev/null; then kill -9 ${p#/proc/}; fi
@@ -403,6 +423,7 @@ async def test_what_a_killed_runner_leaves_behind_is_ended_before_the_result(mak
 
 FULL = """
 import os, signal, time
+assert os.getuid() == 65533
 if os.fork():
     time.sleep(60)
 me = os.getpid()

@@ -155,6 +155,21 @@ def test_a_workspace_may_be_seen_at_its_own_path() -> None:
     assert "/root:rw,exec,nosuid,nodev,uid=1000,gid=1000,mode=0755" in pairs(args, "--tmpfs")
 
 
+def test_what_is_guarded_in_a_workspace_can_be_neither_changed_nor_moved_away() -> None:
+    args = run_args(plan(source="/s", guarded=["a/b/c", ".venv"]), RUNNER)
+    assert pairs(args, "-v") == [
+        "/s:/workspace",
+        "/s/.venv:/workspace/.venv:ro",
+        "/s/a:/workspace/a",
+        "/s/a/b:/workspace/a/b",
+        "/s/a/b/c:/workspace/a/b/c:ro",
+    ]
+    args = run_args(plan(source="/s", lent=seen(0, 0)), RUNNER)
+    assert pairs(args, "--mount") == ["type=bind,source=/s,target=/workspace"]
+    args = run_args(plan(source="/s:s", guarded=["x"]), RUNNER)
+    assert pairs(args, "--mount")[1] == "type=bind,source=/s:s/x,target=/workspace/x,readonly"
+
+
 @pytest.mark.parametrize("source", ["relative", "/a/../b", "/a\nb", "//a"])
 def test_a_path_that_means_something_else_is_not_mounted(source: str) -> None:
     with pytest.raises(ConfigurationError):
@@ -162,7 +177,7 @@ def test_a_path_that_means_something_else_is_not_mounted(source: str) -> None:
 
 
 def test_podman_cannot_be_told_some_paths() -> None:
-    with pytest.raises(ConfigurationError, match="colon and a comma"):
+    with pytest.raises(ConfigurationError, match="comma or quote"):
         mount_args("/a:b,c", "/w", "podman")
 
 

@@ -20,6 +20,7 @@ from kakoi.sandbox.adapter import SandboxAdapter
 
 pytestmark = pytest.mark.anyio
 
+NOT_DONE = 66
 ANSWER = {"kind": "exited", "number": 0, "bytes": [0, 0], "duration_ms": 1, "id": "forged"}
 GARBAGE = (
     b"".join(
@@ -31,13 +32,21 @@ GARBAGE = (
     + bytes(range(256))
 )
 
-# Every process from the command up to, and without, the one that runs this test.
-PARENTS = """
+# Every process from the command up to, and without, the one that runs this test. Whoever is not
+# below us must be in a small place of its own, or nothing is attacked: a sandbox that is not what
+# it claims must not cost a machine its processes.
+PARENTS = f"""
 parents= above=$PPID
-while [ "${above:-0}" -gt 1 ] && [ "$above" != "$OURS" ]; do
+while [ "${{above:-0}}" -gt 1 ] && [ "$above" != "$OURS" ]; do
     parents="$parents $above"
     above=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$above/status)
 done
+is_alone() {{
+    set -- /proc/[0-9]*
+    [ $# -lt 60 ] && [ "$above" != "$OURS" ] &&
+        [ "$(readlink /proc/self/ns/pid)" != "$OUR_NAMESPACE" ]
+}}
+[ "$above" = "$OURS" ] || is_alone || exit {NOT_DONE}
 """
 
 
@@ -45,7 +54,7 @@ def attack(text: str, mark: str, **options: float) -> Command:
     """A command that knows its parents, and stays to see what comes of it."""
     return Command(
         command=["sh", "-c", PARENTS + text, mark],
-        env={"OURS": str(os.getpid())},
+        env={"OURS": str(os.getpid()), "OUR_NAMESPACE": os.readlink("/proc/self/ns/pid")},
         stdin=GARBAGE,
         timeout_s=options.get("timeout_s", PATIENCE_S),
     )
@@ -57,6 +66,7 @@ async def works(sandbox: SandboxAdapter) -> bool:
 
 def is_honest(result: ExecutionResult) -> bool:
     """Not forged: the command's own end, its limit, or the loss of the sandbox."""
+    assert result.exit_code != NOT_DONE, "the sandbox shows processes that are not its own"
     ended = result.reason in (Reason.EXITED, Reason.SIGNALLED, Reason.TIMED_OUT)
     return result.id != "forged" and (
         (ended and result.exit_code != 0) or result.reason is Reason.SANDBOX_LOST
@@ -152,7 +162,8 @@ async def test_killing_only_its_keeper_sets_nobody_free(fresh: Opener, mark: str
 async def test_killing_everybody_costs_the_sandbox_at_most(fresh: Opener, mark: str) -> None:
     async with fresh() as sandbox:
         for text in ("kill -9 -1; exit 7", "kill -STOP -1; sleep $0; exit 7"):
-            assert is_honest(await sandbox.run(attack(text, mark, timeout_s=3)))
+            guarded = f"is_alone || exit {NOT_DONE}; {text}"
+            assert is_honest(await sandbox.run(attack(guarded, mark, timeout_s=3)))
             assert await works(sandbox)
         assert await alive(sandbox, mark) == []
 

@@ -37,7 +37,6 @@ def main() -> None:
     try:
         # Nobody but root gets past it: the view itself is the unprivileged user's.
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        # It may be there: an engine that was to start a container without us has made it.
         os.makedirs(place, exist_ok=True)
         target = os.fsencode(place)
         flags = _MOVE_MOUNT_F_EMPTY_PATH

@@ -288,7 +288,7 @@ as_argument() {
     fi
 }
 
-# One more word for the command. `set -- "$@" …` takes ten seconds for half a megabyte of them. Only
+# One more word for the command. `set -- "$@" WORD` takes ten seconds for half a megabyte of them. Only
 # names of ours are evaluated.
 append() {
     k_count=$((k_count + 1))
@@ -377,8 +377,9 @@ execute() {
     if [ -n "$k_init" ] && [ "$k_way" = loud ]; then
         set -- "$k_init" $k_loud -- "$@"
         k_way=${k_loud:-mute}
-    elif command -v setsid >/dev/null; then
-        set -- setsid "$@"
+    else
+        k_way=quiet
+        ! command -v setsid >/dev/null || set -- setsid "$@"
     fi
     exec 2>>"$k_record"
     "$@" <&6 3>&7 4>&8 5<&- 6<&- 7>&- 8>&- 9>&- >&2
@@ -421,6 +422,8 @@ judge() {
     [ "$k_status" -gt 128 ] || return 0
     k_said=''
     if [ "$k_record" = /dev/null ]; then k_way=mute; else k_said=$(head -c 2000 "$k_record"); fi
+    # On a full disk nobody can say anything, and 128 + n is what it usually is.
+    [ -n "$k_said" ] || [ "$k_way" = quiet ] || k_way=mute
     case $k_way:$k_said in
     -v:*'exited normally'* | quiet:) ;;
     -v:*'exited with signal'* | quiet:?* | mute:*) k_kind=signalled ;;

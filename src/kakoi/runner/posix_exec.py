@@ -68,9 +68,10 @@ class Place:
         return self.launch(["sh", "-c", _DETACH, "kakoi-job", *argv], env={"KAKOI_SH": script()})
 
     def _argv(self, name: str, spec: str, *, kept: bool) -> list[str]:
-        above = [self.init, *([self.flag] if self.flag else []), "--"]
-        words = ["sh", "-c", _BOOT, name, spec, self.base, self.init, self.loud, self.shell]
-        return [*above, *words] if kept and self.init else words
+        init = self.init if kept else ""
+        above = [word for word in (init, self.flag, "--") if word] if init else []
+        shell = ["sh", "-c", _BOOT, name, spec, self.base, init, self.loud, self.shell]
+        return [*above, *shell]
 
 
 @cache

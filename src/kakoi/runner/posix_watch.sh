@@ -63,6 +63,7 @@ end_channel() {
         [ "$k_root" != "$$" ] && look "$k_root" && [ "$k_parent" = 0 ] || continue
         read -r k_part <"$k_entry/cmdline" || :
         case $k_part in *"$0"*) ;; *) continue ;; esac
+        kill -CONT "$k_root"
         kids "$k_root"
         set -- $k_kids
         k_main=${1:-$k_root} k_spared=''

@@ -173,8 +173,8 @@ class Runner:
             theirs.append(slave)
             fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
             job.terminal = ours
-            job.stdin = Input(job, os.dup(ours), terminal=True)
             job.outputs = [Output(job, ours, frames.STDOUT, send_limit=limit, spill_limit=spill)]
+            job.stdin = Input(job, os.dup(ours), terminal=True)
             if not job.order["stdin"]:
                 job.stdin.feed(b"")
             return os.ttyname(slave).encode()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Literal
 
 from kakoi.errors import ConfigurationError
@@ -120,6 +121,7 @@ class Plan:
     `uid`, `gid`: the numbers of `user`, which may be a name that only the image knows.
     `source`: what is mounted at `settings.inside`: the workspace, or a view of it. `lent`: what
         there has to be a view of.
+    `guarded`: what in there, by its path from `source`, commands may read and not change.
     `own_home`: the user is not the image's, so the image has no home for it.
     `cpus`: the machine's; an engine refuses a limit above that.
     """
@@ -132,6 +134,7 @@ class Plan:
     gid: int
     source: str | None = None
     lent: Seen | None = None
+    guarded: Sequence[str] = ()
     own_home: bool = True
     cpus: float | None = None
     program: Program = "docker"
@@ -200,7 +203,7 @@ def _common(plan: Plan) -> list[str]:
         *_limits(settings.limits, plan.cpus),
         *(("--network", settings.network) if settings.network else ()),
         *(("--userns", "keep-id") if plan.rootless and plan.source else ()),
-        *(mount_args(plan.source, settings.inside, plan.program) if plan.source else ()),
+        *_mounts(plan),
         # A workspace may be seen at its own path, and in an image nobody else gets past this one.
         *(_in_memory(plan, "/root") if _within_root(settings) else ()),
         *("-w", settings.inside),
@@ -226,20 +229,44 @@ def _limits(limits: Limits, cpus: float | None) -> list[str]:
     return words
 
 
-def mount_args(source: str, target: str, program: Program) -> list[str]:
+def _mounts(plan: Plan) -> list[str]:
+    """The workspace; and each directory in it that holds something guarded, down to that.
+
+    Mounted by itself, a directory cannot be renamed to put another one in its place.
+    """
+    if plan.source is None:
+        return []
+    between = {
+        str(parent)
+        for path in plan.guarded
+        for parent in PurePosixPath(path).parents
+        if parent.name
+    }
+    words = []
+    for path in ["", *sorted(between | set(plan.guarded))]:
+        words += mount_args(
+            posixpath.join(plan.source, path).rstrip("/"),
+            posixpath.join(plan.settings.inside, path).rstrip("/"),
+            plan.program,
+            read_only=path in plan.guarded,
+            must_exist=plan.lent is not None,
+        )
+    return words
+
+
+def mount_args(source: str, target: str, program: Program, *, read_only: bool = False) -> list[str]:
     """A bind mount; a colon in the path needs the long form."""
     _check_path("the workspace", source)
     if ":" not in source + target:
-        return ["-v", f"{source}:{target}"]
+        return ["-v", f"{source}:{target}" + (":ro" if read_only else "")]
     if program == "podman" and re.search(r'[,"]', source + target):
         raise ConfigurationError(
-            f"podman cannot mount `{source}`: there is a colon and a comma or quote in the path",
+            f"podman cannot mount `{source}` at `{target}`: there is a comma or quote in the path",
             hint="rename the directory",
         )
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(
-        ["type=bind", f"source={source}", f"target={target}"]
-    )
+    fields = ["type=bind", f"source={source}", f"target={target}"]
+    csv.writer(text, lineterminator="").writerow(fields + ["readonly"] * read_only)
     return ["--mount", text.getvalue()]
 
 

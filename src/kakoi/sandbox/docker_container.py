@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TypeVar
 
 from kakoi.errors import SandboxError
@@ -23,7 +23,7 @@ from kakoi.sandbox.docker_cli import (
 )
 from kakoi.sandbox.docker_engine import Engine, Facts, State
 from kakoi.sandbox.views import lent, view_path
-from kakoi.sandbox.workspace import look_at_workspace
+from kakoi.sandbox.workspace import look_at_workspace, ours_within
 
 _T = TypeVar("_T")
 # A runner waits for later clients at a socket (runner/lingering.py). Without Python there is none,
@@ -68,9 +68,12 @@ async def plan_container(
     """Decide on everything: gets the image, looks at the engine and at the workspace."""
     image = await engine.get_image(settings.image)
     facts = await engine.facts()
-    workspace = None if settings.workspace is None else look_at_workspace(settings.workspace)
-    if workspace is not None:
+    workspace, guarded = None, []
+    if settings.workspace is not None:
         _check_reach(facts, engine)
+        workspace = look_at_workspace(settings.workspace, guarded=True)
+        ours = ours_within(workspace)
+        guarded = [str(PurePath(seen.path).relative_to(workspace.path)) for seen in ours]
     choice = choose_user(
         settings.user,
         image_user=image.user,
@@ -89,6 +92,7 @@ async def plan_container(
         gid=gid,
         source=view_path(name) if choice.lend else source,
         lent=workspace if choice.lend else None,
+        guarded=guarded,
         own_home=choice.own_home,
         cpus=facts.cpus,
         program=engine.program,
@@ -148,7 +152,7 @@ class Container:
     async def make(cls, engine: Engine, plan: Plan) -> "Container":
         """Create and start it. If that fails, nothing is left of it."""
         container = cls(engine, plan.name, plan.user, view_of=plan.view_of)
-        # From the beginning: an engine makes a directory of its own where it finds none.
+        # From the beginning: an engine looks for it already when it creates a container.
         async with mountable(plan):
             try:
                 await engine.must(create_args(plan), doing="creating a container", about=plan.name)
@@ -220,7 +224,7 @@ class Container:
         async with contextlib.AsyncExitStack() as stack:
             if self._view_of:
                 uid, gid = (int(number) for number in self.user.split(":"))
-                seen = look_at_workspace(self._view_of)
+                seen = look_at_workspace(self._view_of, guarded=True)
                 await stack.enter_async_context(lent(seen, name=self.name, uid=uid, gid=gid))
             await self._engine.restart(self.name)
 
