@@ -582,6 +582,8 @@ def test_runners_that_start_at_the_same_time_become_one(place: dict[str, str]) -
             assert clients[0].ask(6, {"op": "stop", "id": f"job{number}"})["kind"] == "cancelled"
     finally:
         for client in clients:
+            client.leave()
+        for client in clients:
             client.__exit__()
 
 

@@ -5,12 +5,13 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -24,12 +25,14 @@ from kakoi.runner import frames
 from kakoi.runner.channel import RunnerChannel, open_channel
 from kakoi.runner.commands import Command, Running, TerminalSize
 from kakoi.runner.delivery import RunnerSettings
+from kakoi.runner.jobs import Job, Output
+from kakoi.runner.keepers import Record
 from kakoi.runner.line import Patience
 from kakoi.runner.loop import Loop
 from kakoi.runner.spool import MEMORY_BYTES, Spool
 from kakoi.runner.unread import Unread
 from kakoi.sandbox.host import HostAdapter
-from tests.process.trees import PRELUDE, TREES, Witness, tree_argv
+from tests.process.trees import PRELUDE, TREES, Witness, client_environment, tree_argv
 from tests.runner.conftest import (
     PATIENCE_S,
     RawClient,
@@ -128,6 +131,35 @@ async def test_everything_is_dead_when_the_channel_is_closed(
     await soon(channel.close())
     assert not witness.anybody_alive()
     assert (await soon(waiting)).reason is Reason.SANDBOX_LOST
+
+
+CLIENT = """
+import asyncio, sys
+from kakoi.runner.commands import Command
+from kakoi.sandbox.host import HostAdapter
+
+async def main():
+    adapter = HostAdapter(warn_on_start=False)
+    await adapter.run(Command(command=sys.argv[1:]))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["daemons", "deaf to signals", "stopped"])
+def test_everything_is_dead_when_our_own_process_is_killed(witness: Witness, kind: str) -> None:
+    argv = tree_argv(kind, witness.pipe, then="stay()")
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, *argv], env=client_environment(), start_new_session=True
+    )
+    try:
+        witness.wait_until_announced(TREES[kind][0] + 1)
+        process.kill()
+        process.wait()
+        witness.wait_until_nobody_is_alive()
+    finally:
+        process.kill()
+        process.wait()
 
 
 # --- Commands that turn on their keeper, and on the runner -----------------------------------
@@ -386,6 +418,39 @@ async def test_a_command_that_is_held_back_by_its_reader_is_not_idle(
         await asyncio.sleep(1.0)  # Somebody reads very slowly.
         result = await soon(running.result())
     assert (result.reason, result.stdout_bytes) == (Reason.EXITED, 5_000_000)
+
+
+class LeavingFollower:
+    """Takes output until it has had enough, and is gone then: as a client whose stream breaks."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.answers: list[dict[str, Any]] = []
+
+    def room(self) -> int:
+        return 1 << 20
+
+    def send(self, kind: int, body: bytes) -> None:
+        self._job.follower = None
+        self._job.has_room()
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        self.answers.append(answer)
+
+
+def test_a_follower_that_leaves_in_the_middle_of_the_last_output_is_told_nothing() -> None:
+    over: list[Job] = []
+    buffer = memoryview(bytearray(frames.MAX_DATA))
+    job = Job(Loop(), run_order("x", "true"), buffer, over.append)
+    for kind in (frames.STDOUT, frames.STDERR):
+        reading, writing = os.pipe()
+        os.write(writing, bytes(65536))
+        os.close(writing)
+        job.outputs.append(Output(job, reading, kind, send_limit=1 << 20, spill_limit=0))
+    follower = job.follower = LeavingFollower(job)
+    job.over(Record("exited", 0))
+    assert (over, follower.answers) == ([job], [])
+    assert job.counts() == [65536, 65536]
 
 
 @in_a_loop
@@ -927,7 +992,7 @@ async def one_of_each(channel: RunnerChannel) -> None:
     await soon(
         asyncio.gather(
             channel.run(Command(command="exit 3", report_cwd=True)),
-            channel.run(Command(command=["cat"], stdin=bytes(100_000))),
+            channel.run(Command(command=["cat"], stdin=bytes(100_000), spill_bytes=0)),
             channel.run(Command(command=["no-such-program"])),
             channel.run(Command(command="true", cwd="/no/such")),
             channel.run(Command(command="true", env={"BIG": "x" * 200_000}, report_cwd=True)),

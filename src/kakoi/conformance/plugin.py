@@ -84,7 +84,7 @@ async def _availability(subject: Subject) -> Availability:
 
 
 def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    terminalreporter: "pytest.TerminalReporter", config: pytest.Config
 ) -> None:
     """Say what was not tested because nobody claims it; the reports say which sandboxes were."""
     reports = [report for group in terminalreporter.stats.values() for report in group]

@@ -111,7 +111,7 @@ class Output:
             self._job.follower.send(self._kind, body)
         for watcher in list(self._job.watchers):
             watcher()
-        if taken >= _SMALL_PIPE and not self._grown:
+        if taken >= _SMALL_PIPE and not self._grown and self.open:
             self._grow()
         return taken
 
@@ -315,8 +315,8 @@ class Job:
         if self._record is None or self.answer is not None:
             return
         finished = [output.finish() for output in self.outputs]
-        if not all(finished):
-            return  # Called again when the follower has room.
+        if not all(finished) or self.answer is not None:
+            return  # Called again when the follower has room; or was, when it left meanwhile.
         for timer in self._timers:
             timer.cancel()
         self._timers = []

@@ -154,16 +154,15 @@ class Meeting:
             rights = []
         for _level, _kind, data in rights:
             streams.frombytes(data[: len(data) - len(data) % streams.itemsize])
+        self._loop.forget(line.fileno())
+        self._expected.discard(line)
         try:
             reading, writing = streams
             self._welcome(reading, writing, line)
         except (OSError, ValueError):  # Not two, or nothing that could be a stream.
             for fd in streams:
                 os.close(fd)
-            self._send_away(line)
-        else:
-            self._loop.forget(line.fileno())
-            self._expected.discard(line)
+            line.close()
 
     def _send_away(self, line: socket.socket) -> None:
         if line in self._expected:

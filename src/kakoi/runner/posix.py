@@ -172,7 +172,8 @@ class PosixChannel:
             name = f"{secrets.token_hex(8)},stdin"
             await self._shells.put(name, command.stdin)
             source = f"open:{name}" if command.stdin_open else name
-        body = run_request(command, "job", source, "loud")
+        how = "loud" if self._shells.place.loud else "quiet"
+        body = run_request(command, "job", source, how)
         async with self._shells.birth():
             spec = await self._shells.put_spec("job", body)
             said = await self._shells.start_job(spec)
@@ -237,7 +238,7 @@ class PosixChannel:
             said = await self._ask_about(job, "state", job)
             with self._trusting_nothing():
                 state = parse_state(job, said)
-            if state.is_gone:
+            if state.is_lost:
                 await self._shells.sweep()
             return state.result
 

@@ -59,6 +59,11 @@ look() {
     k_state=$1 k_parent=$2 k_ticks=$((${14} + ${15})) k_threads=${18} k_born=${20}
 }
 
+# Is $k_root the process that was started at $k_then?
+same_root() {
+    look "$k_root" && [ "$k_born" = "$k_then" ]
+}
+
 # The children of process $1. A child belongs to the thread that forked it.
 kids() {
     k_kids=''
@@ -288,7 +293,7 @@ as_argument() {
     fi
 }
 
-# One more word for the command. `set -- "$@" WORD` takes ten seconds for half a megabyte of them. Only
+# One more word for the command. `set -- "$@" WORD` takes seconds for half a megabyte of them. Only
 # names of ours are evaluated.
 append() {
     k_count=$((k_count + 1))
@@ -318,6 +323,14 @@ run() {
     done
     take
     k_program=$k_value
+    # `env` would take it for a variable.
+    case $k_count:$k_program in [!0]*:*=*)
+        append /bin/sh
+        append -c
+        append 'exec "$@"'
+        append sh
+        ;;
+    esac
     if [ "$k_kind" = text ]; then
         k_program=$k_shell
         [ -n "$k_why" ] || as_argument
@@ -379,7 +392,8 @@ execute() {
         k_way=${k_loud:-mute}
     else
         k_way=quiet
-        ! command -v setsid >/dev/null || set -- setsid "$@"
+        # In a group of its own, but not without its terminal.
+        [ "$k_rows" != 0 ] || ! command -v setsid >/dev/null || set -- setsid "$@"
     fi
     exec 2>>"$k_record"
     "$@" <&6 3>&7 4>&8 5<&- 6<&- 7>&- 8>&- 9>&- >&2
@@ -389,6 +403,16 @@ execute() {
     count_cpu
     k_cpu=$((k_cpu - k_cpu_before))
     judge
+    k_then=$k_root_born
+    if ! same_root; then
+        # Orphans went past us, to process 1: our side has to see to them, and does if it hears
+        # nothing more from us.
+        k_kind=lost k_cpu=0
+        [ -n "$k_job" ] || {
+            k_nonce=''
+            exit 0
+        }
+    fi
     if [ -n "$k_job" ]; then
         end_job $k_kind $k_status
         return

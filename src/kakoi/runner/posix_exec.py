@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from kakoi.process.stream import Launch, ProcessStream
 from kakoi.runner.commands import Stream
@@ -263,15 +263,15 @@ async def read(fd: int) -> bytes:
 
 
 async def _until_ready(add: Callable[..., None], remove: Callable[[int], bool], fd: int) -> None:
-    ready = asyncio.get_running_loop().create_future()
-    add(fd, lambda: ready.done() or ready.set_result(None))
+    ready = asyncio.Event()
+    add(fd, ready.set)
     try:
-        await ready
+        await ready.wait()
     finally:
         remove(fd)
 
 
-async def cancelled(task: "asyncio.Future[object]") -> None:
+async def cancelled(task: "asyncio.Future[Any]") -> None:
     """Cancel it, and wait until it is over, however it ends."""
     task.cancel()
     await asyncio.wait([task])
@@ -279,7 +279,7 @@ async def cancelled(task: "asyncio.Future[object]") -> None:
         task.exception()  # Seen, whatever it was.
 
 
-async def finished(task: "asyncio.Future[object]") -> None:
+async def finished(task: "asyncio.Future[Any]") -> None:
     """Wait until it is over, whatever happens to us; a cancellation is raised only then."""
     interruption: asyncio.CancelledError | None = None
     while not task.done():

@@ -102,5 +102,5 @@ end_job() {
     mv "$k_files,new" "$k_files,end"
     [ -z "$k_spared" ] || kill -KILL $k_spared
     rm -f "$k_base/${k_input#open:}" "$k_files,first" "$k_files,o" "$k_files,e" "$k_files,holder"
-    rm -f "$k_files,spared" "$k_files,text" "$k_files,cwd"
+    rm -f "$k_files,spared" "$k_files,text"
 }

@@ -22,10 +22,11 @@ operate() {
     jobs) list_jobs ;;
     state)
         read -r k_id <&5
-        describe
+        describe || exit 2
         k_out=0 k_err=0
         [ "$k_line" = running ] || totals
         printf '%s\n' "$k_line" "$k_out $k_err"
+        [ ! -f "$k_base/$k_id,cwd" ] || head -c 5000 "$k_base/$k_id,cwd"
         ;;
     stop) stop ;;
     stdin) write_stdin ;;
@@ -168,17 +169,20 @@ resize() {
     stty rows "$k_rows" cols "$k_columns" <"/proc/$k_pid/fd/0" || exit 25
 }
 
-# The line that says how job $k_id ended, or `running`, or `gone` if its shell was killed.
+# The line that says how job $k_id ended, or `running`, or `gone` if its shell was killed. False if
+# there is no such job. Commands can write these files too: a number is only taken for one if it is.
 describe() {
     k_line=gone
-    read -r k_root k_main k_then k_start <"$k_base/$k_id,job" || exit 2
-    ! look "$k_root" || [ "$k_born" != "$k_then" ] || k_line=running
+    read -r k_root k_main k_then k_start <"$k_base/$k_id,job" || return
+    case "$k_root$k_main$k_then$k_start" in *[!0-9]*) return 1 ;; esac
+    [ "${k_root:-0}" -gt 1 ] && [ -n "$k_start" ] || return
+    ! same_root || k_line=running
     [ ! -e "$k_base/$k_id,end" ] || read -r k_line <"$k_base/$k_id,end"
 }
 
 stop() {
     read -r k_id <&5
-    describe
+    describe || exit 2
     if [ "$k_line" = running ]; then
         printf 'cancelled\n' >"$k_base/$k_id,why"
         read -r k_spared <"$k_base/$k_id,spared" || k_spared=''
@@ -194,8 +198,7 @@ list_jobs() {
     set -f
     for k_job; do
         k_id=${k_job%,job} k_id=${k_id##*/}
-        [ -e "$k_job" ] || continue
-        describe
+        [ -e "$k_job" ] && describe || continue
         totals
         k_label=''
         { read -r k_value && IFS= read -r k_label; } <"$k_job"
@@ -220,6 +223,7 @@ total() {
 lost() {
     k_lost=0
     [ ! -e "$1,lost" ] || read -r k_lost <"$1,lost"
+    case $k_lost in '' | *[!0-9]*) k_lost=0 ;; esac
 }
 
 write_stdin() {
@@ -227,12 +231,12 @@ write_stdin() {
     k_new=$k_base/$k_id,input,$$
     printf '' >"$k_new"
     take_bytes "$k_length" "$k_new" || exit 28
-    describe
+    describe || exit 2
     k_status=0
     # What it was given at its start comes first.
     while [ "$k_line" = running ] && [ -e "$k_base/$k_id,first" ]; do
         sleep 0.1 || sleep 1
-        describe
+        describe || exit 2
     done
     if [ "$k_line" != running ] || [ ! -p "$k_base/$k_id,in" ]; then
         k_status=32
@@ -250,7 +254,7 @@ write_stdin() {
 output() {
     read -r k_id k_stream k_offset k_length <&5
     k_file=$k_base/$k_id,$k_stream k_line=ended
-    [ ! -e "$k_base/$k_id,job" ] || describe
+    [ ! -e "$k_base/$k_id,job" ] || describe || exit 2
     [ -e "$k_file" ] || [ -e "$k_base/$k_id,job" ] || exit 2
     size "$k_file"
     lost "$k_file"

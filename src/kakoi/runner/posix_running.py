@@ -23,7 +23,7 @@ _OVERDUE_S = 15.0
 _SIGNAL_TRIES, _SIGNAL_PAUSE_S = 50, 0.02
 _LARGEST_SIGNAL = 64
 # A command costs four processes in the sandbox, and from here on only three.
-_MANY = 32
+_MANY = 24
 
 
 class _Kept:
@@ -309,7 +309,7 @@ class PosixRunning:
                 self._shells.give_back(shell, is_clean=shell.is_used)
                 return None
             was_used = shell.is_used
-            self._is_loud = self._shells.busy_count < _MANY
+            self._is_loud = self._shells.place.loud != "" and self._shells.busy_count < _MANY
             how = "loud" if self._is_loud else "quiet"
             body = run_request(self._command, "run", source, how)
             ending = await self._hear(shell, shell.ask(body, self))

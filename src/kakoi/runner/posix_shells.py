@@ -6,6 +6,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from kakoi.errors import SandboxError
 from kakoi.runner.commands import Stream
@@ -129,7 +130,8 @@ class Shells:
         """An answer, or None if it will not come: the stream has ended, or all is over."""
         hearing = asyncio.ensure_future(answer)
         try:
-            await asyncio.wait([hearing, self._over], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [hearing, self._over]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             return hearing.result() if hearing.done() else None
         except BreachError as error:
             self.lose(str(error))

@@ -22,10 +22,6 @@ watch() {
     exit 0
 }
 
-same_root() {
-    look "$k_root" && [ "$k_born" = "$k_then" ]
-}
-
 # To the process group of the command: a child of main, or of the INIT below main.
 send() {
     while [ "$k_depth" -gt 0 ]; do

@@ -55,7 +55,8 @@ class Watcher:
             raise SandboxError("the sandbox was lost: its watcher is gone")
         self._last_number += 1
         number = self._last_number
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
         try:
             async with asyncio.timeout(_ANSWER_S):
                 await self._shell.write(" ".join(map(str, (number, *words))).encode() + b"\n")

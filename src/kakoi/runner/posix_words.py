@@ -19,7 +19,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9_./-]{1,200})?")
 _STARTED = re.compile(rb" started ([0-9]{1,10}) ([0-9]{1,10}) ([0-9]{1,18})")
 _END = re.compile(rb" end ([a-z_-]{1,20}) ([0-9]{1,3})" + rb" ([0-9]{1,15})" * 3)
 _ENDED = re.compile(r"([a-z_-]{1,20}) ([0-9]{1,3})" + r" ([0-9]{1,15})" * 4)
-_COUNTS = re.compile(r"([0-9]{1,15}) ([0-9]{1,15})\n")
+_COUNTS = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15})")
 _JOB = re.compile(r"([A-Za-z0-9_.-]{1,64})" + r" ([0-9]{1,15})" * 3)
 _OUTPUT = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([a-z_-]{1,20})")
 _FILE = re.compile(rb"([0-9a-f]{1,8}) ([0-9]{1,19}) (-?[0-9]{1,19}) \./(.{1,255})\n", re.DOTALL)
@@ -126,7 +126,8 @@ def parse_line(line: bytes) -> Kept | Ending | None:
     if found := _STARTED.fullmatch(line):
         return Kept(*map(int, found.groups()))
     if found := _END.fullmatch(line):
-        return Ending(found[1].decode(), *map(int, found.groups()[1:]))
+        status, ended, survivors, ticks = map(int, found.groups()[1:])
+        return Ending(found[1].decode(), status, ended, survivors, ticks)
     raise BreachError("the sandbox does not keep to the protocol")
 
 
@@ -199,22 +200,25 @@ def _cwd(path: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """How it is with a job: it runs, its shell was killed (`is_gone`), or it has a result."""
+    """How it is with a job: it runs, or it has a result. `is_lost`: somebody killed its keepers."""
 
     result: ExecutionResult | None
-    is_gone: bool = False
+    is_lost: bool = False
 
 
 def parse_state(name: str, said: bytes) -> JobState:
     """How it is with job `name`."""
-    line, _, counts = said.decode("ascii", "replace").partition("\n")
+    line, _, rest = said.partition(b"\n")
+    counts, _, path = rest.partition(b"\n")
     found = _COUNTS.fullmatch(counts)
     if found is None:
         raise BreachError("the sandbox does not say how a job is")
-    return _state(name, line, int(found[1]), int(found[2]))
+    return _state(name, line.decode("ascii", "replace"), int(found[1]), int(found[2]), path)
 
 
-def _state(name: str, line: str, stdout_bytes: int, stderr_bytes: int) -> JobState:
+def _state(
+    name: str, line: str, stdout_bytes: int, stderr_bytes: int, path: bytes = b""
+) -> JobState:
     if line == "running":
         return JobState(None)
     ending, duration_ms = Ending("lost", 125), 0
@@ -222,8 +226,9 @@ def _state(name: str, line: str, stdout_bytes: int, stderr_bytes: int) -> JobSta
         found = _ENDED.fullmatch(line)
         if found is None:
             raise BreachError("the sandbox does not say how a job ended")
-        *numbers, duration = map(int, found.groups()[1:])
-        ending, duration_ms = Ending(found[1], *numbers), duration * _MS
+        status, ended, survivors, ticks, duration = map(int, found.groups()[1:])
+        ending = Ending(found[1], status, ended, survivors, ticks, path)
+        duration_ms = duration * _MS
     # Its output stays in the sandbox.
     result = replace(
         result_of(ending, name, duration_ms, Capture(0), Capture(0)),
@@ -232,7 +237,7 @@ def _state(name: str, line: str, stdout_bytes: int, stderr_bytes: int) -> JobSta
         stdout_truncated=stdout_bytes > 0,
         stderr_truncated=stderr_bytes > 0,
     )
-    return JobState(result, is_gone=line == "gone")
+    return JobState(result, is_lost=ending.kind == "lost")
 
 
 def parse_jobs(said: bytes) -> Iterator[JobInfo]:

@@ -254,10 +254,20 @@ def _mounts(plan: Plan) -> list[str]:
     return words
 
 
-def mount_args(source: str, target: str, program: Program, *, read_only: bool = False) -> list[str]:
-    """A bind mount; a colon in the path needs the long form."""
+def mount_args(
+    source: str,
+    target: str,
+    program: Program,
+    *,
+    read_only: bool = False,
+    must_exist: bool = False,
+) -> list[str]:
+    """A bind mount. A colon in the path needs the long form.
+
+    In the short form an engine makes a directory where it finds none; not if it `must_exist`.
+    """
     _check_path("the workspace", source)
-    if ":" not in source + target:
+    if ":" not in source + target and not must_exist:
         return ["-v", f"{source}:{target}" + (":ro" if read_only else "")]
     if program == "podman" and re.search(r'[,"]', source + target):
         raise ConfigurationError(
