@@ -184,6 +184,18 @@ async def test_a_person_decides_where_the_policy_asks(
     ]
 
 
+async def test_a_question_that_is_interrupted_was_answered_no(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    async def leaves(_decision: Decision) -> bool:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await Gate(POLICY, sandbox, audit=audit, approver=leaves).run(Command(command="git init x"))
+    assert sandbox.asked == []
+    assert events(log_file) == [Event.ASKED, Event.DECLINED]
+
+
 async def test_nobody_is_asked_about_what_is_refused_or_allowed(sandbox: RecordingSandbox) -> None:
     person = Person(agrees=True)
     gate = Gate(POLICY, sandbox, approver=person)

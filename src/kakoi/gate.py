@@ -143,8 +143,12 @@ class Gate:
 
     async def _ask(self, decision: Decision, entry: AuditEntry) -> None:
         await self._record(replace(entry, event=Event.ASKED))
-        agreed = self._approver is not None and await self._approver(decision)
-        await self._record(replace(entry, event=Event.APPROVED if agreed else Event.DECLINED))
+        agreed = False
+        try:
+            agreed = self._approver is not None and await self._approver(decision)
+        finally:  # Whoever interrupts the question has not agreed.
+            answer = Event.APPROVED if agreed else Event.DECLINED
+            await asyncio.shield(self._record(replace(entry, event=answer)))
         if not agreed:
             who = "nobody was there to be asked" if self._approver is None else "it was declined"
             raise UserCancelledError(

@@ -107,7 +107,9 @@ class Place:
     async def _open(self) -> RunnerChannel:
         self.opened += 1
         argv = [sys.executable, "-I", "-S", "-c", self._script]
-        launch = Launch(argv=argv, env={}, kept=True) if self.opened == 1 else host_launch()
+        if self.opened > 1:
+            return await open_channel(host_launch(), RunnerSettings())
+        launch = Launch(argv=argv, env={}, kept=True)
         return await open_channel(launch, RunnerSettings(), ProcessStream, self._patience)
 
     async def channel(self) -> Channel:
@@ -394,6 +396,22 @@ async def test_a_cancellation_does_not_wait_for_a_runner_that_ignores_it(name: s
 
 @in_a_loop
 @pytest.mark.anyio
+async def test_a_runner_that_trickles_does_not_get_more_time_than_it_has() -> None:
+    """Somebody reads all of it at once: nothing waits for us."""
+    trickle = "while True: say(STDOUT, number, b'x'); time.sleep(0.01)"
+    async with Place(AFTER_A_REQUEST + trickle, Patience(grace_s=0.3)) as place:
+        channel = await place.channel()
+        async with (
+            asyncio.timeout(60),
+            channel.open(Command(command="x", timeout_s=0.2)) as running,
+        ):
+            async for _ in running.output():
+                pass
+            assert (await running.result()).reason is Reason.SANDBOX_LOST
+
+
+@in_a_loop
+@pytest.mark.anyio
 async def test_a_slow_runner_is_not_a_hostile_one() -> None:
     """Byte by byte, but all of it in time."""
     script = """
@@ -411,11 +429,11 @@ stay()
 @pytest.mark.anyio
 async def test_a_channel_that_was_idle_for_long_is_not_taken_for_dead() -> None:
     """Silence counts from the moment that something is expected."""
-    quick = Patience(silence_s=0.3)
+    quick = Patience(silence_s=1.0)
     channel = await open_channel(host_launch(), RunnerSettings(), ProcessStream, quick)
     try:
         assert (await channel.run(Command(command="true"))).ok
-        await asyncio.sleep(1.0)  # Nobody wants anything for a while.
+        await asyncio.sleep(1.3)  # Nobody wants anything for a while.
         result = await soon(channel.run(Command(command="sleep 1.5; echo awake")))
         assert (result.reason, result.stdout) == (Reason.EXITED, "awake\n")
     finally:

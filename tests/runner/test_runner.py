@@ -194,24 +194,37 @@ async def test_a_command_that_kills_its_keeper_has_not_escaped(
     assert (await run(channel, "echo next")).stdout == "next\n"
 
 
+STOP_THE_KEEPER = PRELUDE + DAEMON + KEEPER + "os.kill(keeper, signal.SIGSTOP); up(); stay()"
+
+
 @in_a_loop
 @pytest.mark.anyio
-@pytest.mark.parametrize("way", ["time is up", "cancelled"])
-async def test_a_command_that_stops_its_keeper_is_ended_all_the_same(
-    channel: RunnerChannel, witness: Witness, way: str
+async def test_a_command_that_stops_its_keeper_is_ended_when_it_is_cancelled(
+    channel: RunnerChannel, witness: Witness
 ) -> None:
-    program = PRELUDE + DAEMON + KEEPER + "os.kill(keeper, signal.SIGSTOP); up(); stay()"
-    argv = python(program, witness.pipe, runner_of(channel))
-    limit_s = 1.0 if way == "time is up" else None
-    task = asyncio.create_task(run(channel, argv, timeout_s=limit_s))
+    argv = python(STOP_THE_KEEPER, witness.pipe, runner_of(channel))
+    task = asyncio.create_task(run(channel, argv))
     await up(witness, 2)
-    if way == "cancelled":
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await soon(task)
-    else:
-        assert (await soon(task)).reason is Reason.TIMED_OUT
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(task)
     assert not witness.anybody_alive()
+    assert (await run(channel, "echo next")).stdout == "next\n"
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_command_that_stops_its_keeper_is_ended_when_its_time_is_up(
+    channel: RunnerChannel, witness: Witness
+) -> None:
+    argv = python(STOP_THE_KEEPER, witness.pipe, runner_of(channel))
+    for timeout_s in (0.5, 2.0, 8.0):  # A busy machine may need more than a moment to get there.
+        witness.announced.clear()
+        assert (await run(channel, argv, timeout_s=timeout_s)).reason is Reason.TIMED_OUT
+        assert not witness.anybody_alive()
+        if len(witness.announced) == 2:
+            break
+    assert len(witness.announced) == 2
     assert (await run(channel, "echo next")).stdout == "next\n"
 
 
@@ -393,12 +406,12 @@ async def test_a_reader_that_stops_holds_the_command_back_and_our_memory_stays_f
 @pytest.mark.anyio
 async def test_a_reader_that_stops_beyond_the_time_limit_loses_nothing() -> None:
     """The runner keeps its word: the answer only waits for the output before it."""
-    patience = Patience(grace_s=0.2)
+    patience = Patience(grace_s=1.0)
     channel = await open_channel(host_launch(), RunnerSettings(), ProcessStream, patience)
     try:
         async with channel.open(Command(command="yes", timeout_s=0.2)) as running:
             await until(lambda: unread(running) > MIB // 2)
-            await asyncio.sleep(1.0)  # Somebody reads very slowly.
+            await asyncio.sleep(1.5)  # Somebody reads very slowly.
             assert not channel.lost
             async for _ in running.output():
                 pass
@@ -413,9 +426,9 @@ async def test_a_command_that_is_held_back_by_its_reader_is_not_idle(
     channel: RunnerChannel,
 ) -> None:
     text = "head -c 5000000 /dev/zero"
-    async with channel.open(Command(command=text, idle_timeout_s=0.3)) as running:
+    async with channel.open(Command(command=text, idle_timeout_s=1.0)) as running:
         await until(lambda: unread(running) > MIB // 2)
-        await asyncio.sleep(1.0)  # Somebody reads very slowly.
+        await asyncio.sleep(1.5)  # Somebody reads very slowly.
         result = await soon(running.result())
     assert (result.reason, result.stdout_bytes) == (Reason.EXITED, 5_000_000)
 
@@ -485,7 +498,7 @@ async def test_two_readers_of_one_command_share_its_output_and_both_end(
 def test_output_that_waits_keeps_its_order(
     parts: list[tuple[Literal["stdout", "stderr"], int]],
 ) -> None:
-    unread = Unread()
+    unread = Unread(time.monotonic)
     sent = [(stream, os.urandom(size)) for stream, size in parts]
     for stream, body in sent:
         unread.put(stream, body)
@@ -501,7 +514,7 @@ def test_output_that_waits_keeps_its_order(
 
 def test_a_million_single_bytes_that_wait_are_not_a_million_things() -> None:
     for streams in (["stdout"], ["stdout", "stderr"]):
-        unread = Unread()
+        unread = Unread(time.monotonic)
         for number in range(200_000):
             unread.put(streams[number % len(streams)], b"x")  # type: ignore[arg-type]
         assert unread.size == 200_000
@@ -706,6 +719,37 @@ async def test_control_c_interrupts_and_control_d_ends_the_input(channel: Runner
         await read_until(parts, b"line\r\nline\r\n")
         await running.close_stdin()
         await read_until(parts, b"over")
+
+
+@in_a_loop
+@pytest.mark.anyio
+@pytest.mark.parametrize("data", [b"", b"line\n", b"half a line", b"x" * 70_000])
+async def test_the_input_of_a_terminal_ends_also_in_the_middle_of_a_line(
+    channel: RunnerChannel, data: bytes
+) -> None:
+    """A terminal takes no more than 4095 letters of a line."""
+    result = await run(channel, "stty -echo; cat", stdin=data, terminal=TERMINAL, timeout_s=30)
+    assert result.reason is Reason.EXITED
+    assert result.stdout.replace("\r", "").lstrip("\a").endswith(data.decode()[:4000])
+
+
+@in_a_loop
+@pytest.mark.anyio
+async def test_a_terminal_that_nobody_reads_can_be_given_a_whole_window_and_its_end(
+    channel: RunnerChannel,
+) -> None:
+    command = Command(
+        command="stty raw -echo; echo ready; sleep 300", terminal=TERMINAL, stdin_open=True
+    )
+    async with channel.open(command) as running:
+        await read_until(running.output(), b"ready")
+        writing = asyncio.create_task(running.write(bytes(3 * MIB)))
+        await asyncio.wait([writing], timeout=0.2)
+        await running.close_stdin()
+        assert (await run(channel, "echo next")).stdout == "next\n"
+        writing.cancel()
+        await asyncio.wait([writing])
+    assert not channel.lost
 
 
 @in_a_loop

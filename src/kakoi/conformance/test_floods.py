@@ -45,7 +45,7 @@ async def test_what_was_spilled_can_be_read_at_any_place(sandbox: SandboxAdapter
 async def test_a_flood_on_both_streams(sandbox: SandboxAdapter) -> None:
     await sandbox.run(Command(command="true"))
     before = reset_peak_memory()
-    size = 128 * MIB
+    size = 64 * MIB
     text = f"head -c {size} /dev/zero & head -c {size} /dev/zero >&2 & wait"
     result = await sandbox.run(Command(command=text, timeout_s=LIMIT_S))
     growth = peak_memory() - before
@@ -55,7 +55,7 @@ async def test_a_flood_on_both_streams(sandbox: SandboxAdapter) -> None:
 
 
 async def test_a_flood_that_is_read_as_it_comes(sandbox: SandboxAdapter) -> None:
-    size = 256 * MIB
+    size = 128 * MIB
     before = reset_peak_memory()
     seen = 0
     command = Command(command=f"head -c {size} /dev/zero", timeout_s=LIMIT_S)
@@ -72,20 +72,20 @@ async def test_a_flood_of_input(sandbox: SandboxAdapter) -> None:
     before = reset_peak_memory()
     chunk = bytes(MIB)
     async with running(sandbox, Command(command="wc -c", stdin_open=True)) as opened:
-        for _ in range(256):
+        for _ in range(128):
             await opened.write(chunk)
         await opened.close_stdin()
         result = await opened.result()
     growth = peak_memory() - before
-    assert int(result.stdout) == 256 * MIB
+    assert int(result.stdout) == 128 * MIB
     assert growth < ALLOWED_GROWTH
 
 
 @pytest.mark.needs("resident")
 async def test_many_floods_leave_no_memory_behind(sandbox: SandboxAdapter) -> None:
-    command = f"head -c {8 * MIB} /dev/zero; head -c {8 * MIB} /dev/zero >&2"
+    command = f"head -c {2 * MIB} /dev/zero; head -c {2 * MIB} /dev/zero >&2"
     await sandbox.run(Command(command=command, timeout_s=LIMIT_S))
     before = reset_peak_memory()
-    for _ in range(40):
+    for _ in range(25):
         await sandbox.run(Command(command=command, timeout_s=LIMIT_S))
     assert peak_memory() - before < ALLOWED_GROWTH

@@ -41,7 +41,7 @@ async def test_many_at_once_each_get_their_own(sandbox: SandboxAdapter, traits: 
 async def test_many_are_really_at_once(sandbox: SandboxAdapter, traits: Traits, place: str) -> None:
     """Each waits until all are there."""
     count = many(traits)
-    text = f': >$0/$1; until [ "$(ls $0 | wc -l)" -ge {count} ]; do sleep 0.2; done; echo $1'
+    text = f": >$0/$1; n=$1; until set -- $0/*; [ $# -ge {count} ]; do sleep 0.3; done; echo $n"
     commands = [
         Command(command=["sh", "-c", text, place, str(number)], timeout_s=2 * PATIENCE_S)
         for number in range(count)

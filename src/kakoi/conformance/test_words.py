@@ -117,8 +117,10 @@ async def test_what_our_environment_says_to_shells_is_not_heard(
     monkeypatch.setenv("BASH_FUNC_hijack%%", "() { echo hijacked; }")
     monkeypatch.setenv("SHELLOPTS", "noexec")
     async with fresh() as sandbox:
+        # An interactive shell may greet, and complains of having no terminal.
         for command in ("echo hi", ["sh", "-c", "echo hi"], ["sh", "-ic", "echo hi"]):
-            assert (await sandbox.run(Command(command=command))).stdout == "hi\n"
+            said = (await sandbox.run(Command(command=command))).stdout.split()
+            assert ("hi" in said, "hijacked" in said) == (True, False)
         assert (await sandbox.run(Command(command="hijack"))).exit_code == 127
 
 

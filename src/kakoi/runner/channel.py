@@ -246,7 +246,7 @@ class _Running:
         self._send_limit = _ALL if live else command.max_output_bytes + 1
         self._loop = asyncio.get_running_loop()
         self._kept = {kind: Capture(command.max_output_bytes) for kind in _STREAMS}
-        self._unread = Unread()
+        self._unread = Unread(self._loop.time)
         self._arrived = asyncio.Event()
         self._feeding: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -261,8 +261,8 @@ class _Running:
         command = self._command
         self._exchange = self._stream.open(self._on_data)
         if command.timeout_s is not None:
-            limit_s = command.timeout_s + self._channel.grace_s
-            self._deadline = self._loop.call_later(limit_s, self._overdue)
+            self._due = self._loop.time() + command.timeout_s + self._channel.grace_s
+            self._deadline = self._loop.call_at(self._due, self._look_at_the_clock)
         try:
             order = _order(command, send_limit=self._send_limit)
             await self._stream.order(self._exchange, order)
@@ -294,7 +294,7 @@ class _Running:
     async def _cancel(self) -> None:
         """End it, and wait until it has ended, whatever happens to us meanwhile."""
         self._stream.write(frames.CANCEL, self._exchange.number)
-        overdue = self._loop.call_later(self._channel.grace_s, self._overdue)
+        overdue = self._loop.call_later(self._channel.grace_s, self._give_up)
         self._drain()
         cancelled: asyncio.CancelledError | None = None
         while not self._exchange.answer.done():
@@ -308,11 +308,19 @@ class _Running:
         if cancelled is not None:
             raise cancelled
 
-    def _overdue(self) -> None:
-        if self._unread:  # It waits for us: the answer comes after the output.
-            self._deadline = self._loop.call_later(self._channel.grace_s, self._overdue)
+    def _look_at_the_clock(self) -> None:
+        # While nobody reads, the runner waits for us: the answer comes after the output.
+        due = self._due + self._unread.waited_s
+        now = self._loop.time()
+        if self._unread:
+            due = max(due, now + self._channel.grace_s)
+        if due > now:
+            self._deadline = self._loop.call_at(due, self._look_at_the_clock)
         else:
-            self._stream.lose("its runner did not end a command in time")
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._stream.lose("its runner did not end a command in time")
 
     async def _feed_first(self, data: bytes) -> None:
         await self._stream.feed(self._exchange, data)

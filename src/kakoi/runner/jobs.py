@@ -156,6 +156,7 @@ class Input:
         self._terminal = terminal
         self._waiting = bytearray()
         self._owed = 0  # How much of it the client is still to be credited for.
+        self._in_line = False
         self._ending = False
         os.set_blocking(fd, False)
 
@@ -166,12 +167,14 @@ class Input:
             self._acknowledge(len(data))
             return True
         self._owed += len(data)
-        if self._terminal and not data:
-            data = _END_OF_INPUT
+        if self._terminal:
+            # In the middle of a line, the first one only ends the line.
+            whole, self._in_line = not self._in_line, bool(data) and data[-1:] not in b"\r\n"
+            data = data or (_END_OF_INPUT if whole else 2 * _END_OF_INPUT)
         self._ending = self._ending or not data
         self._waiting += data
         self._write(0)
-        return len(self._waiting) <= STDIN_LIMIT
+        return self._owed <= STDIN_LIMIT
 
     @property
     def waiting(self) -> int:

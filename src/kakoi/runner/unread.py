@@ -1,6 +1,7 @@
 """Live output that has arrived and that nobody has read yet."""
 
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 
 from kakoi.runner import frames
@@ -18,9 +19,12 @@ class Unread:
     where there are very many, also over one of the other stream.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._pieces: deque[tuple[Stream, bytes | bytearray]] = deque()
+        self._since = 0.0
         self.size = 0
+        self.waited_s = 0.0  # How long, in all, there was something here that nobody took.
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -29,6 +33,8 @@ class Unread:
         return len(self._pieces)
 
     def put(self, stream: Stream, body: bytes) -> None:
+        if not self._pieces:
+            self._since = self._clock()
         self.size += len(body)
         if len(body) >= _SMALL:
             self._pieces.append((stream, body))
@@ -42,10 +48,14 @@ class Unread:
     def take(self) -> tuple[Stream, bytes]:
         stream, piece = self._pieces.popleft()
         self.size -= len(piece)
+        if not self._pieces:
+            self.waited_s += self._clock() - self._since
         return stream, bytes(piece)
 
     def clear(self) -> int:
         """Drop everything; returns how many bytes that was."""
         size, self.size = self.size, 0
-        self._pieces.clear()
+        if self._pieces:
+            self.waited_s += self._clock() - self._since
+            self._pieces.clear()
         return size

@@ -29,6 +29,7 @@ _COMMAND_S: Final = 15.0
 # Low, so that going beyond them is quick. What holds these holds the real ones.
 _LIMITS: Final = Limits(memory_bytes=64 * MIB, cpus=0.5, processes=64)
 _CROWD: Final = 150
+_CROWD_S: Final = 10.0
 _HEAP_BYTES: Final = 160 * 1000 * 1000
 # What does not hold these is no sandbox.
 _WALLS: Final = ("files", "network", "time")
@@ -223,12 +224,13 @@ async def _try_terminal(channel: Channel) -> tuple[bool, str]:
 
 
 async def _try_processes(channel: Channel) -> tuple[bool, str]:
-    """Start more than may be; the shell says how many it got."""
+    """Start more than may be: the shell counts what it got, and complains of what it did not."""
     crowd = f"i=0; while [ $i -lt {_CROWD} ]; do sleep 60 & i=$((i+1)); echo $i; done"
-    result = await _run(channel, crowd, timeout_s=5.0)
+    result = await _run(channel, crowd, timeout_s=_CROWD_S)
     started = len(result.stdout.split())
-    held = started < _CROWD and result.reason is not Reason.SANDBOX_LOST
-    return held, f"stopped at {_LIMITS.processes}" if held else f"{started} were started"
+    if started < _CROWD and "fork" in result.stderr:
+        return True, f"stopped at {_LIMITS.processes}"
+    return False, f"{started} were started" if started else _why(result)
 
 
 async def _try_cpu(channel: Channel) -> tuple[bool, str]:
@@ -240,11 +242,16 @@ async def _try_cpu(channel: Channel) -> tuple[bool, str]:
 
 
 async def _try_memory(channel: Channel) -> tuple[bool, str]:
-    """One line without an end has to be held in memory."""
-    result = await _run(channel, f"head -c {_HEAP_BYTES} /dev/zero | tail -n 1 | wc -c")
+    """One line without an end has to be held in memory: a short one can be, a long one can't."""
+    line = "head -c {0} /dev/zero | tail -n 1 | wc -c"
+    short = await _run(channel, line.format(MIB))
+    if short.stdout.strip() != str(MIB):
+        return False, f"it could not be tried: {_why(short)}"
+    result = await _run(channel, line.format(_HEAP_BYTES))
     if result.stdout.strip() == str(_HEAP_BYTES):
         return False, "kakoi does not limit it here yet"
-    return True, "what took too much was ended"
+    held = result.reason is not Reason.TIMED_OUT
+    return held, "what took too much was ended" if held else "it took too long to try"
 
 
 # --- What `auto` would do --------------------------------------------------------------------
