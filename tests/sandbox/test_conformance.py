@@ -89,7 +89,7 @@ def test_a_sandbox_that_does_something_else_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("ours", [os.getpid(), 2**22 + 1])
+@pytest.mark.parametrize("ours", [os.getpid(), 2**22 + 1], ids=["us", "nobody"])
 async def test_a_machine_is_not_attacked_in_the_place_of_a_sandbox(
     tmp_path: Path, ours: int
 ) -> None:
