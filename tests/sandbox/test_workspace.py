@@ -12,7 +12,7 @@ from kakoi.sandbox.workspace import look_at_workspace, objection
 HOMES = ["/home/ann", "/data/homes/bob"]
 OURS = ["/home/ann/tools/kakoi", "/srv/app/.venv"]
 
-FINE = """/home/ann/project /home/ann/tools/other /root/project /tmp/x /var/tmp/x /work /work/main
+FINE = """/home/ann/project /home/ann/tools/other /root/project /tmp/x /var/tmp/x /work /data/checkout
     /data/project /opt/project /srv/www /mnt/disk/project /var/lib/jenkins/job /usr/src/app
     /usr/local/src/app /dev/shm/fast /home/annex /usrlocal /etcetera /nixos""".split()
 

@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ from kakoi.runner.commands import (
     Stream,
 )
 from kakoi.runner.posix_exec import Exec, Launcher, Place
+from kakoi.runner.posix_memory import RunMemory
 from kakoi.runner.posix_running import PosixRunning
 from kakoi.runner.posix_shells import Collector, OrderError, Shells
 from kakoi.runner.posix_words import (
@@ -43,13 +43,10 @@ from kakoi.runner.posix_words import (
 
 _T = TypeVar("_T")
 _OPEN_S = 60.0
+_BIRTH_S = 30.0
 _CHUNK = 64 * 1024
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FIRST_INPUT = MIB
-_REMEMBERED = 1000
-_REMEMBERED_BYTES = 8 * MIB
-_SPILLED_BYTES = 256 * MIB
-_PRUNE_AFTER = 100
 _LONGEST_WORDS = 2000
 _LONGEST_ENTRY = 320
 _LONGEST_LIST = 32 * MIB
@@ -89,10 +86,8 @@ class PosixChannel:
 
     def __init__(self, shells: Shells) -> None:
         self._shells = shells
-        self._memory = _Memory()
+        self._memory = RunMemory(shells)
         self._births: dict[str, asyncio.Future[str]] = {}
-        self._chores: set[asyncio.Future[None]] = set()
-        self._run_count = 0
 
     @property
     def lost(self) -> bool:
@@ -106,36 +101,17 @@ class PosixChannel:
         known = self._memory.find(command.id)
         if known is not None:
             return await known.result()
-        async with self._running(command, live=False) as running:
+        async with PosixRunning(self._shells, command, self._memory, live=False) as running:
             return await running.result()
 
     def open(self, command: Command) -> PosixRunning:
         """Run with live output and input; see `Channel.open`. An id can be opened once."""
+        self._check_unused(command)
+        return PosixRunning(self._shells, command, self._memory, live=True)
+
+    def _check_unused(self, command: Command) -> None:
         if self._memory.find(command.id) is not None:
             raise ConfigurationError(f"a command with the id {command.id!r} was run before")
-        return self._running(command, live=True)
-
-    def _running(self, command: Command, *, live: bool) -> PosixRunning:
-        running = PosixRunning(self._shells, command, live=live, on_over=self._tidy)
-        self._memory.add(running)
-        return running
-
-    def _tidy(self) -> None:
-        """Something is over: see to it that neither we nor the sandbox remember too much."""
-        self._run_count += 1
-        forgotten = self._memory.shrink()
-        if self.lost or not (forgotten or self._run_count % _PRUNE_AFTER == 0):
-            return
-        chore = asyncio.ensure_future(self._clean(forgotten))
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
-
-    async def _clean(self, names: list[str]) -> None:
-        with contextlib.suppress(SandboxError, OrderError):
-            for name in names:
-                await self._shells.order("drop", name)
-            if self._run_count % _PRUNE_AFTER == 0:
-                await self._shells.order("prune")
 
     # --- Jobs --------------------------------------------------------------------------------
 
@@ -157,11 +133,17 @@ class PosixChannel:
                 "the sandbox has no init that could keep jobs apart",
                 hint="start the container with `--init`, or use an image with python3",
             )
+        self._check_unused(command)
         if command.id not in self._births:
             birth = asyncio.ensure_future(self._start(command))
             self._births[command.id] = birth
-            birth.add_done_callback(lambda _: self._births.pop(command.id, None))
+            birth.add_done_callback(lambda _: self._forget_birth(command.id))
         return await asyncio.shield(self._births[command.id])
+
+    def _forget_birth(self, job: str) -> None:
+        birth = self._births.pop(job)
+        if not birth.cancelled():
+            birth.exception()  # Seen, even if whoever asked has gone.
 
     async def _start(self, command: Command) -> str:
         if await self._is_known(command.id):
@@ -177,12 +159,12 @@ class PosixChannel:
         async with self._shells.birth():
             spec = await self._shells.put_spec("job", body)
             said = await self._shells.start_job(spec)
-            pause_s, give_up = _FIRST_PAUSE_S, self._now() + _OPEN_S
-            while not await self._is_known(command.id):
-                if self._now() > give_up:
-                    raise SandboxError("the job was not started" + (f": {said}" if said else ""))
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            known = await self._poll(lambda: self._is_known(command.id), bool, _BIRTH_S)
+        if not known:
+            raise SandboxError(
+                "the job was not started" + (f": {said}" if said else ""),
+                hint="has another command had its id?",
+            )
         return command.id
 
     async def list_jobs(self) -> list[JobInfo]:
@@ -195,7 +177,8 @@ class PosixChannel:
         self, job: str, stream: Stream, *, offset: int = 0, limit: int = MIB, wait_s: float = 0
     ) -> OutputPart:
         """A part of a job's output; see `Channel.read_output`."""
-        limit = max(0, min(limit, _LONGEST_PART))
+        _check_range(offset, limit)
+        limit = min(limit, _LONGEST_PART)
 
         async def look() -> OutputPart:
             known = self._memory.find(job)
@@ -286,6 +269,7 @@ class PosixChannel:
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = MAX_FILE_BYTES) -> bytes:
         """The bytes of a file; OSError with EFBIG if there are more than `limit`."""
+        _check_range(offset, limit)
         # One more than wanted: whether there is more is known then.
         data = await self._file_order(path, "read_file", offset, limit + 1, limit=limit + 1)
         if len(data) > limit:
@@ -331,8 +315,9 @@ class PosixChannel:
     async def close(self) -> None:
         """Give the channel up; returns when every command in the foreground is over."""
         await self._shells.close()
-        while self._chores:
-            await asyncio.wait(self._chores)
+        await self._memory.close()
+        while self._births:
+            await asyncio.wait(self._births.values())
 
     @contextlib.contextmanager
     def _trusting_nothing(self) -> Iterator[None]:
@@ -347,37 +332,7 @@ class PosixChannel:
         return asyncio.get_running_loop().time()
 
 
-class _Memory:
-    """The newest commands, with their results: the same id again is the same execution."""
-
-    def __init__(self) -> None:
-        self._runs: OrderedDict[str, PosixRunning] = OrderedDict()
-
-    def find(self, name: str) -> PosixRunning | None:
-        return self._runs.get(name)
-
-    def add(self, running: PosixRunning) -> None:
-        self._runs[running.id] = running
-
-    def shrink(self) -> list[str]:
-        """Forget the oldest; returns those whose output in the sandbox has to go too."""
-        over = [running for running in self._runs.values() if running.is_over]
-        kept, stored = _sizes(over)
-        forgotten = []
-        for count, running in enumerate(over[:-1]):
-            is_much = kept > _REMEMBERED_BYTES or len(over) - count > _REMEMBERED
-            if not is_much and stored <= _SPILLED_BYTES:
-                break
-            sizes = _sizes([running])
-            kept, stored = kept - sizes[0], stored - sizes[1]
-            if sizes[1]:
-                forgotten.append(running.id)
-            del self._runs[running.id]
-        return forgotten
-
-
-def _sizes(runs: list[PosixRunning]) -> tuple[int, int]:
-    """How many bytes of output are kept here, about, and how many in the sandbox."""
-    streams = [stream for running in runs for stream in running.streams.values()]
-    kept = sum(stream.size for stream in streams)
-    return kept, sum(stream.stored for stream in streams)
+def _check_range(offset: int, limit: int) -> None:
+    for name, value in (("offset", offset), ("limit", limit)):
+        if value < 0:
+            raise ConfigurationError(f"{name} is {value}; it must not be negative")

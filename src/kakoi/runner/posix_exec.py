@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from kakoi.errors import ExecutionError, SandboxError
 from kakoi.process.stream import Launch, ProcessStream
 from kakoi.runner.commands import Stream
 from kakoi.runner.posix_words import BreachError, Ending, Kept, parse_line
@@ -131,7 +132,10 @@ class Exec:
         # A terminal on our side has no size: otherwise the program in between would pass that on,
         # sooner or later, and undo what was set inside.
         launch = dataclasses.replace(launch, separate_stderr=True, terminal=terminal)
-        self._stream = ProcessStream(launch)
+        try:
+            self._stream = ProcessStream(launch)
+        except ExecutionError as error:
+            raise SandboxError(str(error), details=error.details, hint=error.hint) from error
         self._key = secrets.token_hex(16)
         self.is_used = False
         self.on_up: Callable[[], object] = lambda: None

@@ -7,13 +7,15 @@ import asyncio
 import dataclasses
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from typing import Protocol
 
 from kakoi.errors import ConfigurationError, SandboxError
-from kakoi.results import Capture, ExecutionResult, Reason
-from kakoi.runner.commands import MIB, Command, OutputPart, Stream, TerminalSize
+from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.commands import MIB, Command, Stream, TerminalSize
 from kakoi.runner.posix_exec import Exec, cancelled, finished
-from kakoi.runner.posix_shells import OrderError, Shells
+from kakoi.runner.posix_output import KeptOutput
+from kakoi.runner.posix_shells import Shells
 from kakoi.runner.posix_words import Ending, Kept, result_of, run_request
 
 _UNREAD = MIB
@@ -23,79 +25,28 @@ _OVERDUE_S = 15.0
 _SIGNAL_TRIES, _SIGNAL_PAUSE_S = 50, 0.02
 _LARGEST_SIGNAL = 64
 # A command costs four processes in the sandbox, and from here on only three.
-_MANY = 24
+_MANY = 16
 
 
-class _Kept:
-    """One output stream: its head is kept here, more of it goes back into the sandbox."""
+class Memory(Protocol):
+    """Who remembers commands."""
 
-    def __init__(self, shells: Shells, command: Command, stream: Stream) -> None:
-        self._shells = shells
-        self._name = f"{command.id},{stream}"
-        self._limit = command.spill_bytes
-        self._head_limit = command.max_output_bytes
-        self._unsaved = bytearray()
-        self.head = bytearray()
-        self.capture = Capture(command.max_output_bytes)
-        self.stored = 0
-
-    @property
-    def is_spilled(self) -> bool:
-        """Is it to be read in the sandbox?"""
-        return self.capture.truncated and self._limit > 0
-
-    @property
-    def size(self) -> int:
-        """How many bytes of it are kept here, about: for reading, and as text in the result."""
-        return len(self.head) + 2 * min(self.capture.total_bytes, self._head_limit)
-
-    async def take(self, data: bytes) -> None:
-        self.capture.feed(data)
-        if not self.capture.truncated:
-            self.head += data
-        elif self._limit:
-            self._unsaved += self.head + data
-            self.head.clear()
-            if len(self._unsaved) >= MIB // 4:
-                await self._save()
-
-    async def finish(self) -> None:
-        """All of it is there; in the sandbox too, when this returns."""
-        await self._save()
-        lost = self.capture.total_bytes - self.stored
-        if self.is_spilled and lost > 0 and not self._shells.lost:
-            await self._shells.put(f"{self._name},lost", b"%d\n" % lost)
-
-    async def _save(self) -> None:
-        data = bytes(self._unsaved[: self._limit - self.stored])
-        self._unsaved.clear()
-        if data:
-            try:
-                await self._shells.order("append", self._name, len(data), payload=data)
-                self.stored += len(data)
-            except (OrderError, SandboxError):
-                self._limit = self.stored  # No room for it, or nobody to ask.
-
-    def part(self, offset: int, limit: int, *, is_over: bool) -> OutputPart:
-        """A part of the head."""
-        data = bytes(self.head[offset : offset + limit])
-        ended = is_over and offset + len(data) >= len(self.head)
-        lost = self.capture.total_bytes - len(self.head)
-        return OutputPart(data, offset, offset + len(data), ended, lost)
+    def add(self, running: "PosixRunning") -> None: ...
+    def tidy(self) -> None:
+        """One of them is over."""
+        ...
 
 
 class PosixRunning:
-    """A command in the foreground; see `Running`. `on_over` is called when it has a result."""
+    """A command in the foreground; see `Running`. It is remembered from its start on."""
 
-    def __init__(
-        self, shells: Shells, command: Command, *, live: bool, on_over: Callable[[], None]
-    ) -> None:
+    def __init__(self, shells: Shells, command: Command, memory: Memory, *, live: bool) -> None:
         self._shells = shells
         self._command = command
         self._live = live
-        self._on_over = on_over
+        self._memory = memory
         self._loop = asyncio.get_running_loop()
-        self.streams = {name: _Kept(shells, command, name) for name in _STREAMS}
+        self.streams = {name: KeptOutput(shells, command, name) for name in _STREAMS}
         self._unread: deque[tuple[Stream, bytes]] = deque()
         self._changed = asyncio.Event()
         self._shell: Exec | None = None
@@ -124,9 +75,15 @@ class PosixRunning:
 
     async def __aenter__(self) -> "PosixRunning":
         self._shells.check()
+        self._memory.add(self)
         self._work = asyncio.ensure_future(self._run())
-        self._work.add_done_callback(lambda _: self._on_over())
+        self._work.add_done_callback(self._on_over)
         return self
+
+    def _on_over(self, work: "asyncio.Future[ExecutionResult]") -> None:
+        if not work.cancelled():
+            work.exception()  # Seen, even if nobody asks for the result.
+        self._memory.tidy()
 
     async def __aexit__(self, *error: object) -> None:
         if self._work is not None and not self._work.done():

@@ -14,7 +14,8 @@ from kakoi.runner.posix_exec import Exec, Place, cancelled, finished
 from kakoi.runner.posix_watcher import Watcher
 from kakoi.runner.posix_words import BreachError, Ending, Kept, request
 
-_STARTING = 8
+# Few: an engine needs some processes in the sandbox to start one more.
+_STARTING = 4
 _SOON_S = 0.3
 _IDLE = 8
 _ORDERS = 8

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Callable
 
-from kakoi.errors import ExecutionError, SandboxError
+from kakoi.errors import SandboxError
 from kakoi.runner.posix_exec import Exec, Place, cancelled
 from kakoi.runner.posix_words import Kept, request
 
@@ -109,7 +109,7 @@ class Watcher:
 
     async def _end_anew(self) -> None:
         """What a watcher does when it loses us, by one that loses us at once."""
-        with contextlib.suppress(SandboxError, ExecutionError, TimeoutError):
+        with contextlib.suppress(SandboxError, TimeoutError):
             shell = Exec(self._place.shell_launch(kept=False))
             try:
                 async with asyncio.timeout(_CLOSE_S):
