@@ -686,17 +686,21 @@ def test_a_stream_is_not_handed_to_a_stranger(
             stranger.accept()
 
 
-def test_an_occupant_that_does_not_answer_is_not_waited_for(
+def test_a_runner_does_not_start_beside_one_that_does_not_answer(
     place: dict[str, str], tmp_path: Path
 ) -> None:
-    """A runner that was stopped looks the same."""
+    """It may have been stopped: whoever asks has to end it first, with all below it."""
     folder = tmp_path / f".kakoi-{os.getuid()}"
     folder.mkdir(0o700)
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(folder / "runner"))
         deaf.listen(0)
-        with RawClient(LINGER, env=place) as client:
-            assert client.ask(1, run_order("x", "true"))["kind"] == "exited"
+        client = RawClient(LINGER, env=place)
+        with contextlib.ExitStack() as stack:
+            stack.push(client.__exit__)
+            assert client.receive() is None
+            assert client.process.wait(PATIENCE_S) == 1
+            assert b"does not answer" in client.complaints()
 
 
 def test_a_lock_that_is_never_given_back_is_not_waited_for(

@@ -6,3 +6,5 @@
 Needs pytest and anyio. `subjects.py` says what NAME may be, and what a sandbox can leave
 unclaimed; tests of what it does not claim are left out and named in the report.
 """
+
+KNOWN = ("host", "bubblewrap", "docker", "docker-per-command", "podman", "podman-per-command")

@@ -1,20 +1,20 @@
 """The part of the suite that pytest must know before it collects anything: `--sandbox`.
 
 An entry point, because options in the conftest.py of a package that is named by `--pyargs` come
-too late. Everything else is in conftest.py and burdens nobody else's tests.
+too late. So it is loaded by every pytest where kakoi is installed, and imports little; everything
+else is in conftest.py.
 """
 
-import asyncio
 import os
-import tempfile
 from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kakoi.conformance.subjects import KNOWN, Subject, subject_named
-from kakoi.errors import ConfigurationError
-from kakoi.sandbox.adapter import Availability
+from kakoi.conformance import KNOWN
+
+if TYPE_CHECKING:
+    from kakoi.sandbox.adapter import Availability
 
 LEFT_OUT = pytest.StashKey[Counter[tuple[str, str]]]()
 
@@ -61,11 +61,15 @@ def is_required(config: pytest.Config, name: str) -> bool:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """A sandbox that was named and is not there is one error, not one for each test."""
-    if hasattr(session.config, "workerinput"):
+    if hasattr(session.config, "workerinput") or not session.config.getoption("sandbox"):
         return
+    import asyncio
+
+    from kakoi.errors import ConfigurationError
+
     for name in session.config.getoption("sandbox"):
         try:
-            available = asyncio.run(_availability(subject_named(name)))
+            available = asyncio.run(_availability(name))
         except ConfigurationError as error:
             raise pytest.UsageError(f"--sandbox {name}: {error}. {error.hint}") from None
         if not available:
@@ -74,9 +78,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             )
 
 
-async def _availability(subject: Subject) -> Availability:
+async def _availability(name: str) -> "Availability":
+    import tempfile
+    from pathlib import Path
+
+    from kakoi.conformance.subjects import subject_named
+
     with tempfile.TemporaryDirectory() as folder:
-        adapter = subject.make(Path(folder))
+        adapter = subject_named(name).make(Path(folder))
         try:
             return await adapter.availability()
         finally:
@@ -90,7 +99,12 @@ def pytest_terminal_summary(
     reports = [report for group in terminalreporter.stats.values() for report in group]
     properties = {pair for report in reports for pair in getattr(report, "user_properties", ())}
     counts = config.stash.get(LEFT_OUT, Counter())
-    for name in sorted(name for key, name in properties if key == "sandbox"):
+    names = sorted(name for key, name in properties if key == "sandbox")
+    if not names:
+        return
+    from kakoi.conformance.subjects import subject_named
+
+    for name in names:
         for trait in subject_named(name).traits.unclaimed():
             # Under xdist the workers collect, and only they know the number.
             count = f": {number} tests left out" if (number := counts[name, trait]) else ""

@@ -6,11 +6,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
+from kakoi.conformance import KNOWN
 from kakoi.conformance.watching import containers_of
 from kakoi.errors import ConfigurationError
 from kakoi.sandbox.adapter import SandboxAdapter
-
-KNOWN = ("host", "bubblewrap", "docker", "docker-per-command", "podman", "podman-per-command")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,13 @@ _READY = b"k"
 _PATIENCE_S = 5.0
 
 
+class Deaf(Exception):
+    """There is a runner, or somebody in its place, and it does not answer: it may be stopped.
+
+    To serve beside it would leave it, and all below it, alive for good.
+    """
+
+
 class Turn:
     """Of runners that start together one serves at a time: the others find the first.
 
@@ -60,17 +67,26 @@ class Turn:
             time.sleep(0.01)
 
     def hand_over(self, reading: int, writing: int) -> bool:
-        """Give our stream to the runner that is already here, and stay until it is done with it."""
+        """Give our stream to the runner that is already here, and stay until it is done with it.
+
+        False: nobody is here. Deaf: somebody is, and does not answer.
+        """
         line = socket.socket(socket.AF_UNIX)
         line.settimeout(_PATIENCE_S)
         try:
             line.connect(self._path)
-            if line.recv(len(_READY)) != _READY:
-                return False
+        except OSError as error:
+            if isinstance(error, (BlockingIOError, socket.timeout)):
+                raise Deaf from None  # Its queue is full.
+            return False
+        try:
+            ready = line.recv(len(_READY)) == _READY
             rights = array.array("i", [reading, writing])
             line.sendmsg([_READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError:
-            return False
+            ready = False
+        if not ready:
+            raise Deaf
         os.close(reading)
         os.close(writing)
         self.end()

@@ -70,6 +70,7 @@ class Shells:
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._closing: asyncio.Future[None] | None = None
         self.watcher = Watcher(watcher_shell, place, self.lose)
+        self._keep_spare()
 
     def check(self) -> None:
         """SandboxError if nothing can be asked any more."""
@@ -123,6 +124,7 @@ class Shells:
             self._idle.append(shell)
         else:
             self._retire(shell)
+            self._keep_spare()
         self._is_up(shell)
         if is_kept:
             self._wake()
@@ -146,6 +148,12 @@ class Shells:
         # If it is not free again soon, others have to be started.
         shell.on_up = lambda: self._loop.call_later(_SOON_S, self._is_up, shell)
         return self.adopt(shell)
+
+    def _keep_spare(self) -> None:
+        """See to it that the next who needs one does not have to wait until it is started."""
+        if not (self.lost or self._idle or self._coming):
+            with contextlib.suppress(SandboxError):  # Whoever needs one will hear of it.
+                self._idle.append(Exec(self.place.shell_launch()))
 
     def _is_up(self, shell: Exec) -> None:
         shell.on_up = lambda: None

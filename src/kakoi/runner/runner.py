@@ -26,7 +26,7 @@ from kakoi.runner import frames
 from kakoi.runner.clients import Client
 from kakoi.runner.jobs import Input, Job, Output
 from kakoi.runner.keepers import Keeper, Record, end_orphans
-from kakoi.runner.lingering import Meeting, Turn
+from kakoi.runner.lingering import Deaf, Meeting, Turn
 from kakoi.runner.loop import READ, Loop
 from kakoi.runner.memory import OutOfMemory
 from kakoi.runner.orders import Orders, check_run
@@ -297,8 +297,11 @@ def main(settings: dict[str, Any]) -> None:
     os.dup2(null, 1)
     os.close(null)
     turn = Turn() if settings.get("linger") else None
-    if turn is not None and turn.held and turn.hand_over(reading, writing):
-        return
+    try:
+        if turn is not None and turn.held and turn.hand_over(reading, writing):
+            return
+    except Deaf:
+        sys.exit("kakoi: there is a runner already, and it does not answer")
     ending.become_keeper()
     ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
     if settings.get("max_processes"):
