@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 
 from kakoi.conformance.asking import new_mark, seen
-from kakoi.conformance.plugin import LEFT_OUT, is_required, sandbox_names
+from kakoi.conformance.plugin import LEFT_OUT, PROPERTY, is_required, sandbox_names
 from kakoi.conformance.subjects import Subject, Traits, subject_named
 from kakoi.runner.commands import Channel
 from kakoi.sandbox.adapter import Availability, SandboxAdapter
@@ -71,7 +71,7 @@ def every_test_ends() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def sandbox_in_report(sandbox_name: str, record_property: Callable[[str, object], None]) -> None:
-    record_property("sandbox", sandbox_name)
+    record_property(PROPERTY, sandbox_name)
 
 
 @pytest.fixture(scope="module")

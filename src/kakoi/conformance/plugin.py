@@ -16,6 +16,8 @@ from kakoi.conformance import KNOWN
 if TYPE_CHECKING:
     from kakoi.sandbox.adapter import Availability
 
+# Under which each report says which sandbox it is about.
+PROPERTY = "kakoi_sandbox"
 LEFT_OUT = pytest.StashKey[Counter[tuple[str, str]]]()
 
 
@@ -97,9 +99,9 @@ def pytest_terminal_summary(
 ) -> None:
     """Say what was not tested because nobody claims it; the reports say which sandboxes were."""
     reports = [report for group in terminalreporter.stats.values() for report in group]
-    properties = {pair for report in reports for pair in getattr(report, "user_properties", ())}
+    pairs = [pair for report in reports for pair in getattr(report, "user_properties", ())]
     counts = config.stash.get(LEFT_OUT, Counter())
-    names = sorted(name for key, name in properties if key == "sandbox")
+    names = sorted({name for key, name in pairs if key == PROPERTY})
     if not names:
         return
     from kakoi.conformance.subjects import subject_named
