@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _HIGH_WATER = 2 * 1024 * 1024
+_BUFFER = memoryview(bytearray(frames.MAX_DATA))
 
 
 class Request:
@@ -170,17 +171,18 @@ class Client:
 
     def _receive(self) -> None:
         try:
-            data = os.read(self._reading, frames.MAX_DATA)
+            # Into one buffer for all: to allocate that much takes longer than to read a little.
+            size = os.readv(self._reading, [_BUFFER])
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if data:
-            self._obey(data)
+            size = 0
+        if size:
+            self._obey(_BUFFER[:size])
         else:
             self.close()
 
-    def _obey(self, data: bytes) -> None:
+    def _obey(self, data: bytes | memoryview) -> None:
         try:
             for kind, number, body in self._decoder.feed(data):
                 self._take(kind, number, body)

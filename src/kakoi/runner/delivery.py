@@ -25,6 +25,7 @@ DELIVERED = (
     "kakoi.runner.spool",
     "kakoi.runner.memory",
     "kakoi.runner.keepers",
+    "kakoi.runner.streams",
     "kakoi.runner.jobs",
     "kakoi.runner.files",
     "kakoi.runner.clients",

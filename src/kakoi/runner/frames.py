@@ -63,7 +63,7 @@ class Decoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
         """Every frame (kind, request, body) that `data` completes; raises BadFrame."""
         buffer = self._buffer
         buffer += data

@@ -180,6 +180,8 @@ def _serve(line: socket.socket) -> None:
         request, streams = _receive(line)
         record = _keep_one(request, streams, line, wakeup)
         line.sendall(record.dump())
+        for fd in streams:
+            os.close(fd)
 
 
 def _keep_only(line: int) -> None:
@@ -221,13 +223,15 @@ def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = -1
     failing = "no_cwd"
-    held = list(streams)
+    # The command's alone. Not so the pipes it writes to: while we hold them, their end does not
+    # wake the runner just before the record does.
+    held = [streams.pop(0)]
     try:
         os.chdir(cwd)
         failing = "no_program"
         program = ending.find_program(argv[0], env.get(b"PATH", os.defpath.encode()))
         failing = "no_start"
-        actions = _streams(streams, terminal)
+        actions = _streams([*held, *streams], terminal)
         if shell:
             report = _ask_for_cwd(argv, env, shell, held, actions)
         command = os.posix_spawn(

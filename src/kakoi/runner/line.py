@@ -56,7 +56,7 @@ class Exchange:
     credit_came: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Stream(asyncio.Protocol):
+class Stream(asyncio.BufferedProtocol):
     """Frames over one stream. `exchange` is all that the rest of our end needs."""
 
     def __init__(self, settings: RunnerSettings, patience: Patience) -> None:
@@ -66,6 +66,8 @@ class Stream(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = frames.Decoder()
+        # To allocate this much anew for each few bytes would take longer than to read them.
+        self._received = memoryview(bytearray(frames.MAX_DATA))
         self._exchanges: dict[int, Exchange] = {}
         self._last_number = 0
         self._last_heard = self._loop.time()
@@ -84,7 +86,11 @@ class Stream(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=_MAX_UNSENT)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._received[:nbytes])
         self._last_heard = self._loop.time()
         if not self._booted and not (data := self._boot(data)):
             return

@@ -1,11 +1,10 @@
 # --- Jobs: the same, with files for streams and a clock of their own -------------------------------
 
-# What a job is, for those who come later.
+# What a job is, for those who come later. Not by `mv`: whoever ends the job also ends what its
+# shell starts meanwhile. In one write: a reader finds all of it, or an empty file.
 announce_job() {
     k_files=$k_base/$k_id
-    look "$k_root"
-    printf '%s\n' "$k_root $k_main $k_born $k_start" "$k_label" >"$k_files,new"
-    mv "$k_files,new" "$k_files,job"
+    printf '%s\n%s\n' "$k_root $k_main $k_root_born $k_start" "$k_label" >"$k_files,job"
 }
 
 open_job() {
@@ -98,8 +97,7 @@ end_job() {
     [ -z "$k_spared" ] || wait $k_pumps
     [ ! -e "$k_files,why" ] || read -r k_kind <"$k_files,why"
     now
-    printf '%s\n' "$k_kind $2 $k_ended $k_survivors $k_cpu $((k_now - k_start))" >"$k_files,new"
-    mv "$k_files,new" "$k_files,end"
+    printf '%s\n' "$k_kind $2 $k_ended $k_survivors $k_cpu $((k_now - k_start))" >"$k_files,end"
     [ -z "$k_spared" ] || kill -KILL $k_spared
     rm -f "$k_base/${k_input#open:}" "$k_files,first" "$k_files,o" "$k_files,e" "$k_files,holder"
     rm -f "$k_files,spared" "$k_files,text"

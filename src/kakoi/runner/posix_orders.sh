@@ -177,7 +177,7 @@ describe() {
     case "$k_root$k_main$k_then$k_start" in *[!0-9]*) return 1 ;; esac
     [ "${k_root:-0}" -gt 1 ] && [ -n "$k_start" ] || return
     ! same_root || k_line=running
-    [ ! -e "$k_base/$k_id,end" ] || read -r k_line <"$k_base/$k_id,end"
+    [ ! -e "$k_base/$k_id,end" ] || ! read -r k_value <"$k_base/$k_id,end" || k_line=$k_value
 }
 
 stop() {
@@ -241,7 +241,8 @@ write_stdin() {
     if [ "$k_line" != running ] || [ ! -p "$k_base/$k_id,in" ]; then
         k_status=32
     elif [ "$k_length" != 0 ]; then
-        cat "$k_new" >"$k_base/$k_id,in" || k_status=32
+        # In one write: a `cat` that looks for more finds a broken pipe if that was all it wanted.
+        dd bs=65536 count=1 <"$k_new" >"$k_base/$k_id,in" || k_status=32
     fi
     rm -f "$k_new"
     if [ "$k_close" = close ] && read -r k_pid <"$k_base/$k_id,holder"; then

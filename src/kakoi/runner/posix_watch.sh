@@ -29,7 +29,8 @@ send() {
         set -- $k_kids
         k_main=${1:-0} k_depth=$((k_depth - 1))
     done
-    [ "$k_main" != 0 ] || return
+    # The group of process 1 would be everybody.
+    [ "$k_main" -gt 1 ] || return
     k_ended=1
     kill -"$k_signal" -"$k_main" || kill -"$k_signal" "$k_main"
 }

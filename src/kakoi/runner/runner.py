@@ -24,13 +24,14 @@ from collections import deque
 from kakoi import keeper as ending
 from kakoi.runner import frames
 from kakoi.runner.clients import Client
-from kakoi.runner.jobs import Input, Job, Output
+from kakoi.runner.jobs import Job
 from kakoi.runner.keepers import Keeper, Record, end_orphans
 from kakoi.runner.lingering import Deaf, Meeting, Turn
 from kakoi.runner.loop import READ, Loop
 from kakoi.runner.memory import OutOfMemory
 from kakoi.runner.orders import Orders, check_run
 from kakoi.runner.shells import changes_the_shell
+from kakoi.runner.streams import Input, Intake, Output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Runner:
         self._busy: dict[int, Job] = {}
         self._least_idle = 0
         self._trimming: Timer | None = None
-        self._buffer = memoryview(bytearray(frames.MAX_DATA))
+        self._intake = Intake()
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._shell = next((path for path in _SHELLS if os.access(path, os.X_OK)), "/bin/sh")
         self._cwd = os.getcwd()
@@ -114,7 +115,7 @@ class Runner:
     def _run(self, request: Request, order: dict[str, Any]) -> None:
         check_run(order)
         known = self._jobs.get(order["id"])
-        job = known or Job(self.loop, order, self._buffer, self._on_over)
+        job = known or Job(self.loop, order, self._intake, self._on_over)
         self._jobs[job.id] = job
         if job.in_background:
             if known is None:

@@ -62,6 +62,10 @@ class Spool:
         return os.pread(self._file, size, offset)
 
     @property
+    def full(self) -> bool:
+        return self.stored >= self.limit
+
+    @property
     def memory_bytes(self) -> int:
         return len(self._memory)
 
