@@ -28,7 +28,7 @@ LAYERS = (
     ("runner",),
     ("policy",),
     ("process", "keeper"),
-    ("errors", "results", "redact"),
+    ("errors", "results", "redact", "background"),
 )
 # `kakoi` itself names what the modules offer, and `__main__` is a door mat.
 EXEMPT = ("__init__", "__main__")
@@ -67,6 +67,8 @@ MAY_READ_AMBIENT = ("config", "cli", "mcp_server", "web", "conformance")
 # Programs of their own: their arguments are what they were asked to do, and the environment of a
 # sandbox is its own affair.
 PROGRAMS = {
+    # Not a program: the language of messages is that of the process, wherever one is raised.
+    "errors": {"os.environ"},
     "keeper": {"sys.argv"},
     "process.staging": {"sys.argv"},
     "runner.runner": {"os.environb"},

@@ -16,9 +16,12 @@ KakoiError (also named BashExecutorError)     code, details, hint
 
 An error states the fact (`str(error)`), carries a stable `code` for programs, `details` for
 logs, and a `hint` at the way out. A command that exits with a non-zero status is no error.
+Facts are told in English; where spec B has words of its own, in those if the language of this
+process (KAKOI_LANG, else its locale) is Japanese.
 """
 
 import builtins
+import os
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -27,6 +30,7 @@ class KakoiError(Exception):
     """Everything kakoi raises on purpose."""
 
     code: ClassVar[str] = "KAKOI_ERROR"
+    in_japanese: ClassVar[str] = ""  # With the names of details in braces.
 
     def __init__(
         self,
@@ -41,7 +45,18 @@ class KakoiError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
+        if self.in_japanese and _language() == "ja":
+            try:
+                return self.in_japanese.format_map(self.details)
+            except KeyError:  # The fact is another one than the spec had in mind.
+                return self.message
         return self.message
+
+
+def _language() -> str:
+    """The language of this process's messages, as two letters; empty if nothing says it."""
+    names = ("KAKOI_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")[:2]
 
 
 BashExecutorError = KakoiError
@@ -122,15 +137,18 @@ class EnvironmentUnavailableError(SandboxError):
     """No sandbox of the wanted kind can be used on this machine."""
 
     code = "ENVIRONMENT_UNAVAILABLE"
+    in_japanese = "サンドボックス環境が利用できません: {environmentType}"
 
 
 class ImagePullError(SandboxError):
     """A container image is neither here nor to be had."""
 
     code = "IMAGE_PULL_FAILED"
+    in_japanese = "Dockerイメージの取得に失敗しました: {image}"
 
 
 class ExecutionTimeoutError(SandboxError, TimeoutError):
     """A time limit ran out, in the words of spec B; every spec's `except` catches it."""
 
     code = "EXECUTION_TIMEOUT"
+    in_japanese = "実行がタイムアウトしました: {timeout:.0f}ms"

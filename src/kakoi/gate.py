@@ -7,11 +7,17 @@ import asyncio
 import contextlib
 import logging
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kakoi.audit import AuditEntry, AuditLog, Event, ended
-from kakoi.errors import ConfigurationError, KakoiError, SandboxError, UserCancelledError
+from kakoi.errors import (
+    ConfigurationError,
+    KakoiError,
+    SandboxError,
+    SecurityError,
+    UserCancelledError,
+)
 from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
 from kakoi.policy.rules import Policy, Verdict
 from kakoi.results import ExecutionResult, Reason
@@ -39,6 +45,8 @@ class Gate:
     `approver`: is asked when the policy says ask. Without one the answer is no.
     `audit`: where everything is recorded; None records nothing.
     `concurrency`: how many commands may run at once; the others wait their turn.
+    `ask_always`: the approver is asked about every command, also where the policy would not.
+    `validators`: are shown every command that the policy lets pass, and refuse by SecurityError.
     """
 
     def __init__(
@@ -51,6 +59,8 @@ class Gate:
         audit: AuditLog | None = None,
         labels: Labels | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
+        ask_always: bool = False,
+        validators: Sequence[Callable[[str], object]] = (),
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError(f"concurrency is {concurrency}; it must be at least 1")
@@ -61,6 +71,8 @@ class Gate:
         self._audit = audit
         self._labels = labels or Labels()
         self._turns = asyncio.Semaphore(concurrency)
+        self._ask_always = ask_always
+        self._validators = tuple(validators)
         self._jobs: set[asyncio.Task[None]] = set()
 
     async def run(self, command: Command) -> ExecutionResult:
@@ -137,9 +149,19 @@ class Gate:
         if decision.verdict is Verdict.DENY:
             await self._record(replace(entry, event=Event.REFUSED))
             raise decision.error()
-        if decision.verdict is Verdict.ASK:
+        await self._validate(judged, entry)
+        if decision.verdict is Verdict.ASK or self._ask_always:
             await self._ask(decision, entry)
         return entry
+
+    async def _validate(self, judged: str, entry: AuditEntry) -> None:
+        for validate in self._validators:
+            try:
+                await asyncio.to_thread(validate, judged)
+            except SecurityError as error:
+                refusal = replace(entry, event=Event.REFUSED, verdict=Verdict.DENY.value)
+                await self._record(replace(refusal, reason=str(error)))
+                raise
 
     async def _ask(self, decision: Decision, entry: AuditEntry) -> None:
         await self._record(replace(entry, event=Event.ASKED))
@@ -151,11 +173,7 @@ class Gate:
             await asyncio.shield(self._record(replace(entry, event=answer)))
         if not agreed:
             who = "nobody was there to be asked" if self._approver is None else "it was declined"
-            raise UserCancelledError(
-                f"this command needs approval, and {who}: {decision.findings[0].reason}",
-                details={"rule": decision.findings[0].rule, "command": decision.command},
-                hint=decision.findings[0].hint,
-            )
+            raise _cancelled(decision, who)
 
     # --- After -------------------------------------------------------------------------------
 
@@ -192,3 +210,16 @@ class Gate:
     async def _record(self, entry: AuditEntry) -> None:
         if self._audit is not None:
             await asyncio.to_thread(self._audit.append, entry)
+
+
+def _cancelled(decision: Decision, who: str) -> UserCancelledError:
+    if not decision.findings:
+        return UserCancelledError(
+            f"every command needs approval here, and {who}", details={"command": decision.command}
+        )
+    worst = decision.findings[0]
+    return UserCancelledError(
+        f"this command needs approval, and {who}: {worst.reason}",
+        details={"rule": worst.rule, "command": decision.command},
+        hint=worst.hint,
+    )

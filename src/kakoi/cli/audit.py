@@ -4,11 +4,10 @@ import dataclasses
 import difflib
 import json
 import os
-import pwd
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from kakoi.audit import (
     verify,
 )
 from kakoi.cli.render import shown
+from kakoi.config.opening import default_audit_file
 from kakoi.errors import AuditError
 
 _POLL_S: Final = 0.25
@@ -34,15 +34,6 @@ _WIDTH: Final = 160
 _RECENT: Final = 2000
 _MOST_NAMED: Final = 8
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
-
-
-def default_audit_file(environ: Mapping[str, str]) -> Path:
-    """Where the log is if nobody says otherwise."""
-    state = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # So the XDG specification wants it.
-        home = environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
-        state = os.path.join(home, ".local", "state")
-    return Path(state, "kakoi", "audit.jsonl")
 
 
 _file = click.option(

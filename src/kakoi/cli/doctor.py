@@ -11,11 +11,11 @@ from typing import Any, Final
 import click
 
 from kakoi import __version__
-from kakoi.cli.audit import default_audit_file
-from kakoi.cli.opening import engine_environment
 from kakoi.cli.render import shown
+from kakoi.config.opening import default_audit_file
 from kakoi.sandbox.examine import Examination, examine
 from kakoi.sandbox.machine import Check, Status
+from kakoi.sandbox.select import engine_environment
 
 _COLORS: Final = {Status.OK: "green", Status.NOT_OK: "red", Status.NOT_ENFORCED: "yellow"}
 _WIDTH: Final = max(len(status) for status in Status)

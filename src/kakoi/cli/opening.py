@@ -1,38 +1,22 @@
-"""Options → policy, sandbox and gate, for the commands that run something."""
+"""The options that say where to run, and what they mean."""
 
-import contextlib
 import os
-import pwd
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from kakoi.errors import ConfigurationError, SandboxError
-from kakoi.gate import Approver, Gate, Labels
-from kakoi.policy.rules import Policy
-from kakoi.sandbox.adapter import Network, SandboxAdapter
-from kakoi.sandbox.select import AUTO, AUTO_ORDER, SandboxFactory
+from kakoi.errors import ConfigurationError
+from kakoi.sandbox.adapter import Network
+from kakoi.sandbox.docker_cli import DockerSettings
+from kakoi.sandbox.select import AUTO_ORDER
+from kakoi.sandbox.settings import AUTO, NAMES, NETWORKS, SandboxConfig
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
-
-# Which networks each sandbox can give; the first is what it gives unasked.
-NETWORKS: Final[Mapping[str, tuple[Network, ...]]] = {
-    "bubblewrap": ("none", "host"),
-    "docker": ("none", "bridge", "host"),
-    "podman": ("none", "bridge", "host"),
-    "host": ("host",),
-}
 _WITH_IMAGES: Final = ("docker", "podman")
-# How a client finds its engine. Nothing else of our environment is the engine's business.
-_OF_THE_ENGINE: Final = """PATH HOME XDG_RUNTIME_DIR SSH_AUTH_SOCK DOCKER_HOST DOCKER_CONTEXT
-    DOCKER_CONFIG DOCKER_TLS_VERIFY DOCKER_CERT_PATH DOCKER_API_VERSION CONTAINER_HOST
-    CONTAINER_CONNECTION CONTAINERS_CONF""".split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +39,36 @@ class Place:
         """The directory `cwd`, seen from the workspace."""
         return os.path.normpath(os.path.join(self.directory, cwd))
 
+    @property
+    def config(self) -> SandboxConfig:
+        """As settings; a sandbox that was named and can't be what was asked for is an error."""
+        config = SandboxConfig(
+            type=self.sandbox,
+            fallback=self.fallback,
+            network=self.network,
+            docker=DockerSettings(image=self.image) if self.image else DockerSettings(),
+        )
+        for named in (self.sandbox, self.fallback):
+            if named is not None and named != AUTO and (why := self._objection(named)):
+                fitting = [each for each in (*AUTO_ORDER, *NAMES) if not self._objection(each)]
+                raise ConfigurationError(
+                    f"the sandbox `{named}` {why}",
+                    hint=f"leave that option out, or use --sandbox {fitting[0]}",
+                )
+        return config
+
+    @property
+    def unfit(self) -> list[str]:
+        """What `auto` must not take."""
+        return [name for name in NAMES if self._objection(name)]
+
+    def _objection(self, name: str) -> str:
+        if self.network is not None and self.network not in NETWORKS[name]:
+            return f"has no network `{self.network}`, only {', '.join(NETWORKS[name])}"
+        if self.image_is_asked_for and name not in _WITH_IMAGES:
+            return "has no images"
+        return ""
+
 
 _OPTIONS: Final = (
     click.option(
@@ -64,7 +78,7 @@ _OPTIONS: Final = (
         envvar="KAKOI_SANDBOX",
         show_default=True,
         show_envvar=True,
-        help=f"Where to run: {AUTO}, {', '.join(NETWORKS)}.",
+        help=f"Where to run: {AUTO}, {', '.join(NAMES)}.",
     ),
     click.option(
         "--fallback",
@@ -136,120 +150,3 @@ def variables(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str
             )
         found[name] = value if has_value else environ[name]
     return found
-
-
-@contextlib.asynccontextmanager
-async def open_sandbox(place: Place) -> AsyncIterator[SandboxAdapter]:
-    """The sandbox for `place`; taken away at the end."""
-    sandbox = await _choose(place, {name: _maker(name, place) for name in _candidates(place)})
-    try:
-        yield sandbox
-    finally:
-        await sandbox.cleanup()
-
-
-def make_gate(
-    policy: Policy,
-    sandbox: SandboxAdapter,
-    *,
-    cwd: str,
-    approver: Approver | None,
-    audit_file: Path | None,
-) -> Gate:
-    """The one road to `sandbox`, with its record."""
-    from kakoi.audit import AuditLog
-    from kakoi.cli.audit import default_audit_file
-
-    path = audit_file or default_audit_file(os.environ)
-    audit = AuditLog(path, clock=lambda: datetime.now(UTC))
-    labels = Labels(user=_user())
-    return Gate(policy, sandbox, cwd=cwd, approver=approver, audit=audit, labels=labels)
-
-
-def engine_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the program of a container engine gets to see of our environment."""
-    return {name: environ[name] for name in _OF_THE_ENGINE if name in environ}
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
-
-
-# --- Which sandboxes will do -----------------------------------------------------------------
-
-
-async def _choose(
-    place: Place, makers: Mapping[str, Callable[[], SandboxAdapter]]
-) -> SandboxAdapter:
-    if place.sandbox in makers and place.fallback is None:
-        # Not tried first: there is no other, and the command finds out as well.
-        return makers[place.sandbox]()
-    if place.sandbox == AUTO and AUTO_ORDER[0] in makers:
-        # Opened, and not first tried and then opened: a short command takes no longer than that.
-        first = makers[AUTO_ORDER[0]]()
-        with contextlib.suppress(SandboxError):
-            await first.channel()
-            return first
-        await first.cleanup()
-    return await SandboxFactory(makers).create(place.sandbox, place.fallback)
-
-
-def _candidates(place: Place) -> list[str]:
-    """The sandboxes that can be what was asked for; one that was named and can't is an error."""
-    unfit = {name: why for name in NETWORKS if (why := _objection(name, place))}
-    for named in (place.sandbox, place.fallback):
-        if named in unfit:
-            fitting = [name for name in (*AUTO_ORDER, *NETWORKS) if name not in unfit]
-            raise ConfigurationError(
-                f"the sandbox `{named}` {unfit[named]}",
-                hint=f"leave that option out, or use --sandbox {fitting[0]}",
-            )
-    return [name for name in NETWORKS if name not in unfit]
-
-
-def _objection(name: str, place: Place) -> str:
-    if place.network is not None and place.network not in NETWORKS[name]:
-        return f"has no network `{place.network}`, only {', '.join(NETWORKS[name])}"
-    if place.image_is_asked_for and name not in _WITH_IMAGES:
-        return "has no images"
-    return ""
-
-
-def _maker(name: str, place: Place) -> Callable[[], SandboxAdapter]:
-    if name == "host":
-        return lambda: _make_host(place)
-    if name == "bubblewrap":
-        return lambda: _make_bubblewrap(place)
-    return lambda: _make_containers(name, place)
-
-
-def _make_host(place: Place) -> SandboxAdapter:
-    from kakoi.process.options import base_environment
-    from kakoi.sandbox.host import HostAdapter
-
-    return HostAdapter(place.directory, env=base_environment(os.environ))
-
-
-def _make_bubblewrap(place: Place) -> SandboxAdapter:
-    from kakoi.sandbox.bubblewrap import BubblewrapAdapter
-
-    return BubblewrapAdapter(place.directory, network="host" if place.network == "host" else "none")
-
-
-def _make_containers(name: str, place: Place) -> SandboxAdapter:
-    from kakoi.sandbox.docker import DockerAdapter
-    from kakoi.sandbox.docker_cli import DockerSettings
-
-    settings = DockerSettings(
-        network=place.network or "none", workspace=place.directory, inside=place.directory
-    )
-    return DockerAdapter(
-        replace(settings, image=place.image) if place.image else settings,
-        program="podman" if name == "podman" else "docker",
-        lifetime="sandbox",
-        clock=time.time,
-        engine_env=engine_environment(os.environ),
-    )

@@ -23,7 +23,7 @@ from kakoi.cli.live import (
     pass_through,
     write_all,
 )
-from kakoi.cli.opening import Place, make_gate, open_sandbox
+from kakoi.cli.opening import Place
 from kakoi.cli.telling import (
     ending_in_words,
     failure_as_dict,
@@ -33,6 +33,7 @@ from kakoi.cli.telling import (
     show_decision,
     show_warnings,
 )
+from kakoi.config.opening import make_gate, open_sandbox
 from kakoi.errors import KakoiError, SandboxError, SecurityError, UserCancelledError
 from kakoi.policy.decide import Decision
 from kakoi.policy.rules import Policy
@@ -123,11 +124,13 @@ class Session:
             return FAILED
 
     async def _work(self, stack: contextlib.AsyncExitStack, commands: Sequence[Command]) -> int:
-        sandbox = await stack.enter_async_context(open_sandbox(self.place))
+        place = self.place
+        opened = open_sandbox(place.config, workspace=place.directory, unfit=place.unfit)
+        sandbox = await stack.enter_async_context(opened)
         gate = make_gate(
             self.policy,
             sandbox,
-            cwd=self.place.directory,
+            cwd=place.directory,
             approver=self.approval,
             audit_file=self.audit_file,
         )

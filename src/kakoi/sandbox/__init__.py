@@ -1,1 +1,67 @@
-"""WHERE?  One file per place."""
+"""WHERE?  One file per place. The names are those of spec B; each is loaded at its first use."""
+
+# Type checkers know this name and take it for true; `typing` itself is not needed here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kakoi.errors import (
+        EnvironmentUnavailableError,
+        ExecutionTimeoutError,
+        ImagePullError,
+        SandboxError,
+    )
+    from kakoi.process.executor import ProcessExecutor
+    from kakoi.process.options import ProcessResult, SpawnOptions
+    from kakoi.results import ExecutionResult as ExecuteResult
+    from kakoi.sandbox.adapter import ExecuteOptions, SandboxAdapter
+    from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+    from kakoi.sandbox.docker import DockerAdapter
+    from kakoi.sandbox.docker_cli import DockerSettings
+    from kakoi.sandbox.host import HostAdapter
+    from kakoi.sandbox.select import SandboxFactory
+    from kakoi.sandbox.settings import SandboxConfig
+
+__all__ = [
+    "BubblewrapAdapter",
+    "DockerAdapter",
+    "DockerSettings",
+    "EnvironmentUnavailableError",
+    "ExecuteOptions",
+    "ExecuteResult",
+    "ExecutionTimeoutError",
+    "HostAdapter",
+    "ImagePullError",
+    "ProcessExecutor",
+    "ProcessResult",
+    "SandboxAdapter",
+    "SandboxConfig",
+    "SandboxError",
+    "SandboxFactory",
+    "SpawnOptions",
+]
+
+# Hidden from type checkers: they would take it to mean that every name exists.
+if not TYPE_CHECKING:
+    _HOMES = {
+        "BubblewrapAdapter": "kakoi.sandbox.bubblewrap",
+        "DockerAdapter": "kakoi.sandbox.docker",
+        "DockerSettings": "kakoi.sandbox.docker_cli",
+        "ExecuteOptions": "kakoi.sandbox.adapter",
+        "ExecuteResult": "kakoi.results",
+        "HostAdapter": "kakoi.sandbox.host",
+        "ProcessExecutor": "kakoi.process",
+        "ProcessResult": "kakoi.process",
+        "SandboxAdapter": "kakoi.sandbox.adapter",
+        "SandboxConfig": "kakoi.sandbox.settings",
+        "SandboxFactory": "kakoi.sandbox.select",
+        "SpawnOptions": "kakoi.process",
+    }
+    _THEIR_NAMES = {"ExecuteResult": "ExecutionResult"}
+
+    def __getattr__(name: str) -> object:
+        """Load a name on first use (PEP 562)."""
+        if name not in __all__:
+            raise AttributeError(f"module 'kakoi.sandbox' has no attribute {name!r}")
+        from importlib import import_module
+
+        home = import_module(_HOMES.get(name, "kakoi.errors"))
+        return getattr(home, _THEIR_NAMES.get(name, name))

@@ -1,61 +1,138 @@
 """SandboxFactory: the sandbox that was asked for, else the named fallback, else an error."""
 
-import difflib
 import logging
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
-from kakoi.errors import ConfigurationError, EnvironmentUnavailableError
+from kakoi.errors import EnvironmentUnavailableError
+from kakoi.process.executor import ProcessExecutor
+from kakoi.process.options import base_environment
 from kakoi.sandbox.adapter import Availability, SandboxAdapter
+from kakoi.sandbox.settings import AUTO, SandboxConfig
 
 _log = logging.getLogger(__name__)
-AUTO = "auto"
+Maker = Callable[[SandboxConfig], SandboxAdapter]
 # What `auto` tries, the best first: bubblewrap starts faster and needs no engine. Never the host.
-AUTO_ORDER = ("bubblewrap", "docker")
+AUTO_ORDER: Final = ("bubblewrap", "docker")
+# How a client finds its engine. Nothing else of our environment is the engine's business.
+_OF_THE_ENGINE: Final = """PATH HOME XDG_RUNTIME_DIR SSH_AUTH_SOCK DOCKER_HOST DOCKER_CONTEXT
+    DOCKER_CONFIG DOCKER_TLS_VERIFY DOCKER_CERT_PATH DOCKER_API_VERSION CONTAINER_HOST
+    CONTAINER_CONNECTION CONTAINERS_CONF""".split()
+
+
+def engine_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the program of a container engine gets to see of an environment."""
+    return {name: environ[name] for name in _OF_THE_ENGINE if name in environ}
 
 
 class SandboxFactory:
-    """Makes sandboxes by name. `makers` knows how; nothing is made before it is asked for."""
+    """Makes sandboxes for one directory; nothing is made before it is asked for.
 
-    def __init__(self, makers: Mapping[str, Callable[[], SandboxAdapter]]) -> None:
-        self._makers = makers
+    `workspace`: what commands may change; every sandbox shows it at its own path.
+    `environ`: our environment, of which each gets what is its business; without it, nothing.
+    `clock`: the time of day, for the labels of containers.
+    `makers`: other ways to make a sandbox, by name.
+    """
 
-    async def create(self, type: str = AUTO, fallback: str | None = None) -> SandboxAdapter:
+    def __init__(
+        self,
+        workspace: str | Path = ".",
+        *,
+        executor: ProcessExecutor | None = None,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] | None = None,
+        makers: Mapping[str, Maker] | None = None,
+    ) -> None:
+        self._workspace = os.path.realpath(workspace)
+        self._executor = executor or ProcessExecutor()
+        self._environ = dict(environ or {})
+        self._clock = clock
+        self._makers: dict[str, Maker] = {
+            "bubblewrap": self._bubblewrap,
+            "docker": self._containers,
+            "podman": self._containers,
+            "host": self._host,
+            **(makers or {}),
+        }
+
+    def make(self, name: str, config: SandboxConfig) -> SandboxAdapter:
+        """The sandbox of this name, untried."""
+        return self._makers[name](replace(config, type=name))
+
+    async def create(
+        self, config: SandboxConfig | None = None, *, unfit: Sequence[str] = ()
+    ) -> SandboxAdapter:
         """The first sandbox that works, of `type` and then `fallback` (with a warning).
+
+        `unfit`: what `auto` must not take, though it may work.
 
         EnvironmentUnavailableError: none does; it says why, for each, and what would help.
         """
+        config = config or SandboxConfig()
         refused: dict[str, Availability] = {}
-        for name in self._candidates(type):
-            if adapter := await self._usable(name, refused):
+        for name in _candidates(config.type, unfit):
+            if adapter := await self._usable(name, config, refused):
                 return adapter
-        if fallback is not None:
-            for name in self._candidates(fallback):
-                if adapter := await self._usable(name, refused):
+        if config.fallback is not None:
+            for name in _candidates(config.fallback, unfit):
+                if adapter := await self._usable(name, config, refused):
                     reasons = "; ".join(f"{each}: {why.reason}" for each, why in refused.items())
                     _log.warning("falling back to `%s` (%s)", name, reasons)
                     return adapter
-        raise _none_usable(type, refused)
+        raise _none_usable(config.type, refused)
 
-    def _candidates(self, name: str) -> tuple[str, ...]:
-        if name == AUTO:
-            return tuple(each for each in AUTO_ORDER if each in self._makers)
-        if name not in self._makers:
-            close = difflib.get_close_matches(name, [AUTO, *self._makers], n=1)
-            advice = f"; did you mean `{close[0]}`?" if close else ""
-            raise ConfigurationError(
-                f"there is no sandbox `{name}`{advice}",
-                hint=f"one of: {', '.join([AUTO, *self._makers])}",
-            )
-        return (name,)
-
-    async def _usable(self, name: str, refused: dict[str, Availability]) -> SandboxAdapter | None:
-        adapter = self._makers[name]()
+    async def _usable(
+        self, name: str, config: SandboxConfig, refused: dict[str, Availability]
+    ) -> SandboxAdapter | None:
+        adapter = self.make(name, config)
         found = await adapter.availability()
         if found:
             return adapter
         refused[name] = found
         await adapter.cleanup()
         return None
+
+    # --- One of each -------------------------------------------------------------------------
+
+    def _bubblewrap(self, config: SandboxConfig) -> SandboxAdapter:
+        from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+
+        return BubblewrapAdapter(
+            self._workspace,
+            network="host" if config.network == "host" else "none",
+            executor=self._executor,
+        )
+
+    def _containers(self, config: SandboxConfig) -> SandboxAdapter:
+        from kakoi.sandbox.docker import DockerAdapter
+
+        settings = replace(config.docker, workspace=self._workspace, inside=self._workspace)
+        return DockerAdapter(
+            settings,
+            self._executor,
+            program="podman" if config.type == "podman" else "docker",
+            lifetime="sandbox",
+            clock=self._clock,
+            engine_env=engine_environment(self._environ),
+        )
+
+    def _host(self, config: SandboxConfig) -> SandboxAdapter:
+        from kakoi.sandbox.host import HostAdapter
+
+        return HostAdapter(
+            self._workspace,
+            env=base_environment(self._environ) or None,
+            timeout_s=config.host.timeout_s,
+            warn_on_start=config.host.warn_on_start,
+            executor=self._executor,
+        )
+
+
+def _candidates(name: str, unfit: Sequence[str]) -> list[str]:
+    return [each for each in AUTO_ORDER if each not in unfit] if name == AUTO else [name]
 
 
 def _none_usable(type: str, refused: Mapping[str, Availability]) -> EnvironmentUnavailableError:

@@ -1,0 +1,1 @@
+"""FROM WHAT?  Files and environment → settings, once and strictly; settings → a gate."""

@@ -1,0 +1,117 @@
+"""Settings → the sandbox, and the gate to it with its record."""
+
+import contextlib
+import os
+import pwd
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kakoi.errors import SandboxError
+from kakoi.gate import Approver, Gate, Labels
+from kakoi.policy.rules import Policy
+from kakoi.sandbox.adapter import SandboxAdapter
+from kakoi.sandbox.select import AUTO_ORDER, SandboxFactory
+from kakoi.sandbox.settings import AUTO, SandboxConfig
+
+
+@contextlib.asynccontextmanager
+async def open_gate(
+    policy: Policy,
+    sandbox: SandboxConfig,
+    *,
+    workspace: str,
+    approver: Approver | None = None,
+    ask_always: bool = False,
+    validators: Sequence[Callable[[str], object]] = (),
+) -> AsyncIterator[Gate]:
+    """The one road into a new sandbox for `workspace`; both are taken away at the end.
+
+    `workspace` is a path without links: it is the same inside, and where commands start.
+    """
+    async with open_sandbox(sandbox, workspace=workspace) as adapter:
+        gate = make_gate(
+            policy,
+            adapter,
+            cwd=workspace,
+            approver=approver,
+            ask_always=ask_always,
+            validators=validators,
+        )
+        try:
+            yield gate
+        finally:
+            await gate.close()
+
+
+@contextlib.asynccontextmanager
+async def open_sandbox(
+    config: SandboxConfig, *, workspace: str, unfit: Sequence[str] = ()
+) -> AsyncIterator[SandboxAdapter]:
+    """The sandbox of `config`, taken away at the end. `auto` does not take an `unfit` one."""
+    factory = SandboxFactory(workspace, environ=os.environ, clock=time.time)
+    sandbox = await _choose(factory, config, unfit)
+    try:
+        yield sandbox
+    finally:
+        await sandbox.cleanup()
+
+
+async def _choose(
+    factory: SandboxFactory, config: SandboxConfig, unfit: Sequence[str]
+) -> SandboxAdapter:
+    if config.type != AUTO and config.fallback is None:
+        # Not tried first: there is no other, and the command finds out as well.
+        return factory.make(config.type, config)
+    if config.type == AUTO and AUTO_ORDER[0] not in unfit:
+        # Opened, and not first tried and then opened: a short command takes no longer than that.
+        first = factory.make(AUTO_ORDER[0], config)
+        with contextlib.suppress(SandboxError):
+            await first.channel()
+            return first
+        await first.cleanup()
+    return await factory.create(config, unfit=unfit)
+
+
+def make_gate(
+    policy: Policy,
+    sandbox: SandboxAdapter,
+    *,
+    cwd: str,
+    approver: Approver | None = None,
+    audit_file: Path | None = None,
+    ask_always: bool = False,
+    validators: Sequence[Callable[[str], object]] = (),
+) -> Gate:
+    """The one road to `sandbox`, with its record."""
+    from kakoi.audit import AuditLog
+
+    named = os.environ.get("KAKOI_AUDIT_FILE")
+    path = audit_file or (Path(named) if named else default_audit_file(os.environ))
+    return Gate(
+        policy,
+        sandbox,
+        cwd=cwd,
+        approver=approver,
+        audit=AuditLog(path, clock=lambda: datetime.now(UTC)),
+        labels=Labels(user=_user()),
+        ask_always=ask_always,
+        validators=validators,
+    )
+
+
+def default_audit_file(environ: Mapping[str, str]) -> Path:
+    """Where the log is if nobody says otherwise."""
+    state = environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):  # So the XDG specification wants it.
+        home = environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+        state = os.path.join(home, ".local", "state")
+    return Path(state, "kakoi", "audit.jsonl")
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
