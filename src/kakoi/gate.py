@@ -26,6 +26,7 @@ from kakoi.sandbox.adapter import SandboxAdapter
 
 _log = logging.getLogger(__name__)
 Approver = Callable[[Decision], Awaitable[bool]]
+Opener = Callable[[], Awaitable[SandboxAdapter]]
 DEFAULT_CONCURRENCY = 16
 
 
@@ -41,6 +42,7 @@ class Labels:
 class Gate:
     """Lets commands through to one sandbox.
 
+    `sandbox`: a place, or how to open one: then there is none before a command may run in it.
     `cwd`: where commands start that name no directory; the policy judges paths from there.
     `approver`: is asked when the policy says ask. Without one the answer is no.
     `audit`: where everything is recorded; None records nothing.
@@ -52,7 +54,7 @@ class Gate:
     def __init__(
         self,
         policy: Policy,
-        sandbox: SandboxAdapter,
+        sandbox: SandboxAdapter | Opener,
         *,
         cwd: str = DEFAULT_CWD,
         approver: Approver | None = None,
@@ -65,7 +67,9 @@ class Gate:
         if concurrency < 1:
             raise ConfigurationError(f"concurrency is {concurrency}; it must be at least 1")
         self._policy = policy
-        self._sandbox = sandbox
+        self.sandbox = None if callable(sandbox) else sandbox
+        self._open_sandbox = sandbox if callable(sandbox) else None
+        self._opening = asyncio.Lock()
         self._cwd = cwd
         self._approver = approver
         self._audit = audit
@@ -82,20 +86,24 @@ class Gate:
         to be asked. Whatever came of a command that was let through is a result.
         """
         entry = await self._admit(command)
-        async with self._turns, self._recording(entry) as record:
-            result = await self._sandbox.run(command)
-            await record(result)
+        async with self._turns:
+            sandbox = await self._place()
+            async with self._recording(entry, sandbox) as record:
+                result = await sandbox.run(command)
+                await record(result)
         return result
 
     @contextlib.asynccontextmanager
     async def open(self, command: Command) -> AsyncIterator[Running]:
         """Run with live output and input; leaving the block ends the command. Raises as `run`."""
         entry = await self._admit(command)
-        async with self._turns, self._recording(entry) as record:
-            channel = await self._sandbox.channel()
-            async with channel.open(command) as running:
-                yield running
-                await record(await running.result())
+        async with self._turns:
+            sandbox = await self._place()
+            async with self._recording(entry, sandbox) as record:
+                channel = await sandbox.channel()
+                async with channel.open(command) as running:
+                    yield running
+                    await record(await running.result())
 
     async def start(self, command: Command) -> str:
         """Start a job that outlives this call; returns its id. Raises as `run`.
@@ -103,7 +111,9 @@ class Gate:
         Jobs take no turn: they may run for ever. Its end is recorded if we live to see it.
         """
         entry = await self._admit(command)
-        channel = await self._sandbox.channel()
+        sandbox = await self._place()
+        channel = await sandbox.channel()
+        entry = replace(entry, sandbox=sandbox.name)
         await self._record(entry)
         job = await channel.start(command)
 
@@ -126,6 +136,13 @@ class Gate:
 
     # --- Before ------------------------------------------------------------------------------
 
+    async def _place(self) -> SandboxAdapter:
+        async with self._opening:
+            if self.sandbox is None:
+                assert self._open_sandbox is not None  # noqa: S101 - one of them was given
+                self.sandbox = await self._open_sandbox()
+            return self.sandbox
+
     async def _admit(self, command: Command) -> AuditEntry:
         """Judge, and ask if need be; returns what to record when it starts."""
         text = command.command
@@ -138,7 +155,7 @@ class Gate:
             id=command.id,
             command=judged,
             cwd=cwd,
-            sandbox=self._sandbox.name,
+            sandbox="" if self.sandbox is None else self.sandbox.name,
             verdict=decision.verdict.value,
             rules=tuple(finding.rule for finding in decision.findings),
             reason=decision.findings[0].reason if decision.findings else "",
@@ -179,9 +196,10 @@ class Gate:
 
     @contextlib.asynccontextmanager
     async def _recording(
-        self, entry: AuditEntry
+        self, entry: AuditEntry, sandbox: SandboxAdapter
     ) -> AsyncIterator[Callable[[ExecutionResult], Awaitable[None]]]:
         """A record of the start, and one of the end on every way out."""
+        entry = replace(entry, sandbox=sandbox.name)
         await self._record(entry)
         recorded = False
 

@@ -33,7 +33,7 @@ from kakoi.cli.telling import (
     show_decision,
     show_warnings,
 )
-from kakoi.config.opening import make_gate, open_sandbox
+from kakoi.config.opening import open_gate
 from kakoi.errors import KakoiError, SandboxError, SecurityError, UserCancelledError
 from kakoi.policy.decide import Decision
 from kakoi.policy.rules import Policy
@@ -124,15 +124,15 @@ class Session:
             return FAILED
 
     async def _work(self, stack: contextlib.AsyncExitStack, commands: Sequence[Command]) -> int:
-        place = self.place
-        opened = open_sandbox(place.config, workspace=place.directory, unfit=place.unfit)
-        sandbox = await stack.enter_async_context(opened)
-        gate = make_gate(
-            self.policy,
-            sandbox,
-            cwd=place.directory,
-            approver=self.approval,
-            audit_file=self.audit_file,
+        gate = await stack.enter_async_context(
+            open_gate(
+                self.policy,
+                self.place.config,
+                workspace=self.place.directory,
+                unfit=self.place.unfit,
+                approver=self.approval,
+                audit_file=self.audit_file,
+            )
         )
         stdin = Input() if self.stdin else None
         for command in commands:
@@ -145,10 +145,10 @@ class Session:
                         shown=not self.as_json,
                     )
             except SandboxError as error:
-                raise await _explained(error, sandbox) from error
+                raise await _explained(error, gate.sandbox) from error
             if result.reason is not Reason.NEVER_STARTED or result.exit_code != NOT_FOUND:
                 break
-        self._tell_result(result, command, sandbox.name)
+        self._tell_result(result, command, gate.sandbox.name if gate.sandbox else "")
         return result.exit_code
 
     # --- Telling -----------------------------------------------------------------------------
@@ -195,9 +195,9 @@ class Session:
             say("nobody is here to be asked; nothing was run", hint="--yes says yes beforehand")
 
 
-async def _explained(error: SandboxError, sandbox: SandboxAdapter) -> SandboxError:
+async def _explained(error: SandboxError, sandbox: SandboxAdapter | None) -> SandboxError:
     """The failure of a sandbox that nobody has tried before, with what would help."""
-    if error.hint:
+    if error.hint or sandbox is None:
         return error
     found = await sandbox.availability()
     if found:

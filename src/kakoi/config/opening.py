@@ -22,40 +22,38 @@ async def open_gate(
     sandbox: SandboxConfig,
     *,
     workspace: str,
+    unfit: Sequence[str] = (),
     approver: Approver | None = None,
+    audit_file: Path | None = None,
     ask_always: bool = False,
     validators: Sequence[Callable[[str], object]] = (),
 ) -> AsyncIterator[Gate]:
-    """The one road into a new sandbox for `workspace`; both are taken away at the end.
+    """The one road into a new sandbox for `workspace`, with its record; all taken away at the end.
 
     `workspace` is a path without links: it is the same inside, and where commands start.
+    The sandbox is made for the first command that may run. `auto` does not take an `unfit` one.
     """
-    async with open_sandbox(sandbox, workspace=workspace) as adapter:
-        gate = make_gate(
-            policy,
-            adapter,
-            cwd=workspace,
-            approver=approver,
-            ask_always=ask_always,
-            validators=validators,
-        )
-        try:
-            yield gate
-        finally:
-            await gate.close()
+    from kakoi.audit import AuditLog
 
-
-@contextlib.asynccontextmanager
-async def open_sandbox(
-    config: SandboxConfig, *, workspace: str, unfit: Sequence[str] = ()
-) -> AsyncIterator[SandboxAdapter]:
-    """The sandbox of `config`, taken away at the end. `auto` does not take an `unfit` one."""
     factory = SandboxFactory(workspace, environ=os.environ, clock=time.time)
-    sandbox = await _choose(factory, config, unfit)
+    named = os.environ.get("KAKOI_AUDIT_FILE")
+    path = audit_file or (Path(named) if named else default_audit_file(os.environ))
+    gate = Gate(
+        policy,
+        lambda: _choose(factory, sandbox, unfit),
+        cwd=workspace,
+        approver=approver,
+        audit=AuditLog(path, clock=lambda: datetime.now(UTC)),
+        labels=Labels(user=_user()),
+        ask_always=ask_always,
+        validators=validators,
+    )
     try:
-        yield sandbox
+        yield gate
     finally:
-        await sandbox.cleanup()
+        await gate.close()
+        if gate.sandbox is not None:
+            await gate.sandbox.cleanup()
 
 
 async def _choose(
@@ -67,38 +65,16 @@ async def _choose(
     if config.type == AUTO and AUTO_ORDER[0] not in unfit:
         # Opened, and not first tried and then opened: a short command takes no longer than that.
         first = factory.make(AUTO_ORDER[0], config)
-        with contextlib.suppress(SandboxError):
+        try:
             await first.channel()
+        except SandboxError:
+            await first.cleanup()
+        except BaseException:
+            await first.cleanup()
+            raise
+        else:
             return first
-        await first.cleanup()
     return await factory.create(config, unfit=unfit)
-
-
-def make_gate(
-    policy: Policy,
-    sandbox: SandboxAdapter,
-    *,
-    cwd: str,
-    approver: Approver | None = None,
-    audit_file: Path | None = None,
-    ask_always: bool = False,
-    validators: Sequence[Callable[[str], object]] = (),
-) -> Gate:
-    """The one road to `sandbox`, with its record."""
-    from kakoi.audit import AuditLog
-
-    named = os.environ.get("KAKOI_AUDIT_FILE")
-    path = audit_file or (Path(named) if named else default_audit_file(os.environ))
-    return Gate(
-        policy,
-        sandbox,
-        cwd=cwd,
-        approver=approver,
-        audit=AuditLog(path, clock=lambda: datetime.now(UTC)),
-        labels=Labels(user=_user()),
-        ask_always=ask_always,
-        validators=validators,
-    )
 
 
 def default_audit_file(environ: Mapping[str, str]) -> Path:
