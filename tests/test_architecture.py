@@ -28,7 +28,8 @@ LAYERS = (
     ("runner",),
     ("policy",),
     ("process", "keeper"),
-    ("errors", "results", "redact", "background"),
+    ("sections",),
+    ("errors", "results", "redact", "printable", "background"),
 )
 # `kakoi` itself names what the modules offer, and `__main__` is a door mat.
 EXEMPT = ("__init__", "__main__")

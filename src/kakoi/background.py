@@ -118,7 +118,10 @@ class _UnderWay(Generic[_T]):
 
 
 class Held(Generic[_T]):
-    """Something that is opened in the background at its first use, and kept open."""
+    """Something that is opened in the background at its first use, and kept open.
+
+    `opener` must not lead back to the holder: it would never be collected.
+    """
 
     def __init__(self, opener: Callable[[], AbstractAsyncContextManager[_T]]) -> None:
         self._opener = opener

@@ -5,8 +5,9 @@ import os
 import sys
 
 from kakoi.cli.live import Aside, OutputClosed, write_all
-from kakoi.cli.render import render, shown
+from kakoi.cli.render import render
 from kakoi.policy.decide import Decision
+from kakoi.printable import shown
 
 _YES = (b"y", b"yes")
 _SHORT = 80

@@ -24,9 +24,9 @@ from kakoi.audit import (
     tail,
     verify,
 )
-from kakoi.cli.render import shown
 from kakoi.config.opening import default_audit_file
 from kakoi.errors import AuditError
+from kakoi.printable import shown
 
 _POLL_S: Final = 0.25
 _WIDTH: Final = 160

@@ -11,8 +11,8 @@ from typing import Any, Final
 import click
 
 from kakoi import __version__
-from kakoi.cli.render import shown
 from kakoi.config.opening import default_audit_file
+from kakoi.printable import shown
 from kakoi.sandbox.examine import Examination, examine
 from kakoi.sandbox.machine import Check, Status
 from kakoi.sandbox.select import engine_environment

@@ -7,6 +7,7 @@ import click
 
 from kakoi.policy.decide import Decision, Finding
 from kakoi.policy.rules import Verdict
+from kakoi.printable import shown
 
 _COLORS: Final = {Verdict.ALLOW: "green", Verdict.ASK: "yellow", Verdict.DENY: "red"}
 _WIDTH: Final = 100
@@ -60,19 +61,6 @@ def _excerpt(text: str, finding: Finding) -> tuple[int, str, int, int]:
     if cut + _WIDTH < len(line):
         excerpt += "…"
     return number, excerpt, start, max(start, end)
-
-
-def shown(text: str) -> str:
-    """Text with nothing in it that a terminal would obey, and everything printable."""
-    return "".join(_shown_character(char) for char in text)
-
-
-def _shown_character(char: str) -> str:
-    if char == "\t":
-        return " "
-    if char.isprintable():
-        return char
-    return f"\\u{ord(char):04x}" if ord(char) > 0xFF else f"\\x{ord(char):02x}"
 
 
 def _columns(text: str) -> int:

@@ -6,9 +6,10 @@ import signal
 from typing import Any, Final
 
 from kakoi.cli.asking import has_color, put
-from kakoi.cli.render import render, shown
+from kakoi.cli.render import render
 from kakoi.errors import KakoiError
 from kakoi.policy.decide import Decision
+from kakoi.printable import shown
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 

@@ -1,0 +1,97 @@
+"""security.toml: what the shell integration (spec D) may do for this user."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kakoi.errors import ConfigurationError
+from kakoi.sandbox.settings import SandboxConfig
+from kakoi.sections import Section
+
+_MAX_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellSecurity:
+    """The section `[shell]`. None leaves a matter to the caller and to the defaults.
+
+    `allowed_directories`: where commands may work, without links; None is anywhere.
+    `origin`: the file, for messages; empty if there is none.
+    """
+
+    enabled: bool = True
+    require_confirmation: bool = False
+    timeout_s: float | None = None
+    allowed_commands: tuple[str, ...] | None = None
+    blocked_commands: tuple[str, ...] = ()
+    allowed_directories: tuple[str, ...] | None = None
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    origin: str = ""
+
+
+def security_file(environ: Mapping[str, str]) -> Path:
+    """Where it is: KAKOI_SECURITY_FILE, else kakoi/security.toml among the user's settings."""
+    named = environ.get("KAKOI_SECURITY_FILE")
+    if named:
+        return Path(named)
+    folder = environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(folder):  # So the XDG specification wants it.
+        folder = os.path.join(os.path.expanduser("~"), ".config")
+    return Path(folder, "kakoi", "security.toml")
+
+
+def load_security(path: Path | None = None) -> ShellSecurity:
+    """What the user's file says; without a file, the defaults. A broken file is an error."""
+    path = path or security_file(os.environ)
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return ShellSecurity()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > _MAX_BYTES:
+        raise ConfigurationError(f"{path} has more than {_MAX_BYTES} bytes; that is no settings")
+    try:
+        parsed = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is no TOML: {error}") from None
+    return parse_security(parsed, origin=str(path))
+
+
+def parse_security(data: object, *, origin: str) -> ShellSecurity:
+    """The whole file, read."""
+    top = Section(data, origin, "shell")
+    shell = Section(
+        top.raw("shell"),
+        f"{origin}: shell",
+        "enabled require_confirmation timeout allowed_commands blocked_commands "
+        "allowed_directories sandbox",
+    )
+    directories = shell.texts("allowed_directories")
+    return ShellSecurity(
+        enabled=shell.flag("enabled", True),
+        require_confirmation=shell.flag("require_confirmation", False),
+        timeout_s=shell.seconds("timeout", 0) or None,
+        allowed_commands=shell.texts("allowed_commands"),
+        blocked_commands=shell.texts("blocked_commands") or (),
+        allowed_directories=None if directories is None else tuple(map(_resolved, directories)),
+        sandbox=_sandbox(shell),
+        origin=origin,
+    )
+
+
+def _sandbox(shell: Section) -> SandboxConfig:
+    """A name, or a section as in other files."""
+    given = shell.raw("sandbox")
+    section = {"type": given} if isinstance(given, str) else given
+    return SandboxConfig.parse(section, origin=shell.at("sandbox"))
+
+
+def _resolved(directory: str) -> str:
+    try:
+        return os.path.realpath(os.path.expanduser(directory))
+    except ValueError:
+        raise ConfigurationError(f"allowed_directories holds {directory!r}; no path") from None

@@ -1,0 +1,93 @@
+"""A section of a configuration file, read strictly.
+
+Every wrong value is a ConfigurationError that says where it is and what is wanted there; an unknown
+key names the nearest known one. Keys in camelCase or with dashes are read as snake_case.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+
+from kakoi.errors import ConfigurationError
+from kakoi.redact import redact
+
+_LONGEST = 80
+
+
+class Section:
+    """Keys and values. `origin` is where they are from, for errors; `known` are the keys."""
+
+    def __init__(self, data: object, origin: str, known: str) -> None:
+        if data is not None and not isinstance(data, Mapping):
+            raise wrong(origin, data, "a section of keys and values")
+        self.origin = origin
+        self._values = {
+            _known(key, origin, known.split()): value for key, value in (data or {}).items()
+        }
+
+    def has(self, name: str) -> bool:
+        """Is there a value? None (an empty value in YAML) is none."""
+        return self._values.get(name) is not None
+
+    def raw(self, name: str) -> object:
+        """The value as it is, or None."""
+        return self._values.get(name)
+
+    def at(self, name: str) -> str:
+        """Where the value of `name` is."""
+        return f"{self.origin}.{name}"
+
+    def text(self, name: str, default: str = "") -> str:
+        """A text."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise wrong(self.at(name), value, "text")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise wrong(self.at(name), value, "true or false")
+        return value
+
+    def seconds(self, name: str, default: float) -> float:
+        """A time in seconds, above zero."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**31:
+            raise wrong(self.at(name), value, "a number of seconds above zero")
+        return float(value)
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """A list of texts, none of them empty; None if there is no value."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise wrong(self.at(name), value, "a list of texts")
+        if not all(each.strip() for each in value):
+            raise wrong(self.at(name), value, "a list without empty texts")
+        return tuple(value)
+
+
+def wrong(origin: str, value: object, wanted: str) -> ConfigurationError:
+    """That the value at `origin` is not what is wanted there."""
+    shown = cut if len(cut := repr(value)) <= _LONGEST else cut[: _LONGEST - 3] + "..."
+    return ConfigurationError(f"{origin} is {redact(shown)}; it must be {wanted}")
+
+
+def _known(key: object, origin: str, known: list[str]) -> str:
+    plain = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", str(key)).lower().replace("-", "_")
+    if plain in known:
+        return plain
+    close = difflib.get_close_matches(plain, known, n=1)
+    advice = f"; did you mean `{close[0]}`?" if close else ""
+    raise ConfigurationError(
+        f"{origin}: unknown key `{key}`{advice}", hint=f"known are: {', '.join(known)}"
+    )
