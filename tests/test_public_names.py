@@ -9,6 +9,7 @@ import kakoi
 PUBLIC = [
     "BashExecutorError",
     "BlockedPatternError",
+    "CommandFailedError",
     "CommandNotAllowedError",
     "ConfigurationError",
     "Decision",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kakoi.errors import (
         BashExecutorError,
         BlockedPatternError,
+        CommandFailedError,
         CommandNotAllowedError,
         ConfigurationError,
         EmptyCommandError,
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BashExecutorError",
     "BlockedPatternError",
+    "CommandFailedError",
     "CommandNotAllowedError",
     "ConfigurationError",
     "Decision",

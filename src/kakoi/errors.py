@@ -7,6 +7,7 @@ KakoiError (also named BashExecutorError)     code, details, hint
 │   └── BlockedPatternError
 ├── UserCancelledError                a person said no
 ├── AuditError                        AUDIT_FAILED; what happens cannot be recorded, or read
+├── CommandFailedError                COMMAND_FAILED; also RuntimeError; only of spec D's built-ins
 ├── ExecutionError                    no exit code could be had
 │   └── TimeoutError                  also the builtin
 └── SandboxError                      the place failed, not the command
@@ -15,7 +16,8 @@ KakoiError (also named BashExecutorError)     code, details, hint
     └── ExecutionTimeoutError         EXECUTION_TIMEOUT; also TimeoutError: every `except` holds
 
 An error states the fact (`str(error)`), carries a stable `code` for programs, `details` for
-logs, and a `hint` at the way out. A command that exits with a non-zero status is no error.
+logs, and a `hint` at the way out. A command that exits with a non-zero status is no error, but
+for the built-in functions of spec D, which promise that something was done.
 Facts are told in English; where spec B has words of its own, in those if the language of this
 process (KAKOI_LANG, else its locale) is Japanese.
 """
@@ -113,6 +115,12 @@ class AuditError(KakoiError):
     """The audit log cannot be written or read; what cannot be recorded must not run."""
 
     code = "AUDIT_FAILED"
+
+
+class CommandFailedError(KakoiError, RuntimeError):
+    """A command that was to succeed has not; `details` has what it said and its status."""
+
+    code = "COMMAND_FAILED"
 
 
 class ExecutionError(KakoiError):
