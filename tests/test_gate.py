@@ -267,3 +267,16 @@ async def test_a_job_is_judged_too_and_its_end_is_recorded(
     await asyncio.wait_for(asyncio.gather(*gate._jobs), 10)
     await gate.close()
     assert events(log_file) == [Event.STARTED, Event.ENDED]
+
+
+async def test_a_recalled_result_is_judged_and_recorded_and_nothing_runs(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    before = ExecutionResult(0, "a\n", "", 5, stdout_bytes=2)
+    assert await gate.recall(Command(command="echo a"), before) is before
+    with pytest.raises(SecurityError):
+        await gate.recall(Command(command="sudo id"), before)
+    assert sandbox.asked == []
+    assert events(log_file) == [Event.STARTED, Event.ENDED, Event.REFUSED]
+    assert [record.sandbox for record in read(log_file)][:2] == ["cache", "cache"]
