@@ -1,0 +1,199 @@
+"""ConfigLoader: the YAML file and the whitelist it names, each read once, and strictly."""
+
+import difflib
+import logging
+import os
+import posixpath
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from kakoi.bash_executor.checks import boolean, path, patterns, seconds, shown, text, texts, wrong
+from kakoi.errors import ConfigurationError
+from kakoi.sandbox.settings import SandboxConfig
+
+SHIPPED: Final = Path(__file__).with_name("config.yaml")
+_LARGEST_FILE: Final = 1024 * 1024
+
+
+class ConfigLoader:
+    """The settings of one file; without a path, those that kakoi comes with.
+
+    ConfigurationError: it cannot be read, is no YAML, holds an unknown key or a wrong value. The
+    message says where, and what would be right.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._path = SHIPPED if path is None else _absolute(path)
+        self._settings = _parse(self._path)
+        self._whitelist: list[str] | None = None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value at `key` (`executor.timeout`), or `default` where the file has none."""
+        found: object = self._settings
+        for name in text("the key", key).split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if found is None:
+            return default
+        return _copied(found)
+
+    def load_whitelist(self) -> list[str]:
+        """The commands of `security.whitelist_file`; without one, of the list that we ship."""
+        if self._whitelist is None:
+            named = self.get("security.whitelist_file")
+            file = SHIPPED.with_name("commands_whitelist.txt")
+            if named is not None:
+                file = self.resolve(named)
+            lines = _read(file, "security.whitelist_file").splitlines()
+            commands = (" ".join(line.partition("#")[0].split()) for line in lines)
+            self._whitelist = [command for command in commands if command]
+        return list(self._whitelist)
+
+    def resolve(self, named: str) -> Path:
+        """A path of the file: relative to where the file is, and not to where we are."""
+        return self._path.parent / named
+
+
+def _absolute(given: str | os.PathLike[str]) -> Path:
+    return Path(os.path.abspath(path("the path of the configuration", given)))
+
+
+def _copied(value: object) -> object:
+    """Ours stays as it was read, whatever the caller does with his."""
+    if isinstance(value, Mapping):
+        return {name: _copied(each) for name, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value
+
+
+# --- Reading ---------------------------------------------------------------------------------
+
+
+def _read(file: Path, what: str) -> str:
+    named = f"{what} {shown(str(file))}"
+    try:
+        if file.exists() and not file.is_file():
+            raise ConfigurationError(f"{named} is not a file")
+        with file.open("rb") as opened:
+            data = opened.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        hint = "check the path, and that this user may read it"
+        raise ConfigurationError(f"{named}: {error.strerror}", hint=hint) from None
+    if len(data) > _LARGEST_FILE:
+        raise ConfigurationError(f"{named} is larger than 1 MiB; it is something else")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        hint = "save it as UTF-8"
+        raise ConfigurationError(f"{named} is no UTF-8 (byte {error.start})", hint=hint) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """A key twice is an error: which of the two was meant?"""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.MarkedYAMLError(problem=f"the key `{name}` is there twice")
+        return super().construct_mapping(node, deep)
+
+
+def _parse(file: Path) -> Mapping[str, object]:
+    content = _read(file, "the configuration")
+    try:
+        settings = yaml.load(content, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
+    except RecursionError:
+        raise ConfigurationError(f"{file} is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise ConfigurationError(
+            f"{file} is no valid YAML: {why}", hint="see the example"
+        ) from None
+    try:
+        return _checked(settings)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file}: {error}", hint=error.hint) from None
+
+
+# --- What may be in it -----------------------------------------------------------------------
+
+
+def _checked(settings: object) -> Mapping[str, object]:
+    sections = _section("the configuration", settings, _KEYS)
+    for name, section in sections.items():
+        known = _KEYS[name]
+        for key, value in _section(name, section, known).items():
+            if value is not None:
+                known[key](f"{name}.{key}", value)
+    return sections
+
+
+def _section(what: str, given: object, known: Mapping[str, object]) -> Mapping[str, object]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise wrong(what, given, f"a section with {', '.join(known)}")
+    for key in given:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            advice = f"; did you mean `{close[0]}`?" if close else ""
+            raise ConfigurationError(
+                f"{what}: unknown key {shown(key)}{advice}", hint=f"known are: {', '.join(known)}"
+            )
+    return given
+
+
+def check_shell(what: str, value: object) -> None:
+    """A bash: what is judged is read as bash, and only a bash runs what was read."""
+    if posixpath.basename(path(what, value)) != "bash":
+        raise wrong(
+            what,
+            value,
+            "a bash: commands are judged as bash text, and another shell would run another text",
+            hint="use /bin/bash, or leave it out",
+        )
+
+
+def parse_sandbox(what: str, value: object) -> SandboxConfig:
+    """A section, or the name of a sandbox alone."""
+    return SandboxConfig.parse({"type": value} if isinstance(value, str) else value, origin=what)
+
+
+def parse_level(what: str, value: object) -> int:
+    """The number of a level of `logging`, by name or number."""
+    levels = logging.getLevelNamesMapping()
+    if isinstance(value, str) and value.upper() in levels:
+        return levels[value.upper()]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100:
+        return value
+    raise wrong(what, value, f"one of {', '.join(levels)}")
+
+
+def parse_format(what: str, value: object) -> logging.Formatter:
+    """A format of `logging`, tried out: a line that cannot be formatted would be lost."""
+    given = text(what, value)
+    record = logging.LogRecord("kakoi", logging.INFO, "", 0, "a line", None, None)
+    try:
+        formatter = logging.Formatter(given)
+        formatter.format(record)
+    except (ValueError, KeyError, TypeError) as error:
+        hint = "such as: %(asctime)s - %(name)s - %(levelname)s - %(message)s"
+        raise ConfigurationError(
+            f"{what} is {shown(given)}, which is no format of logging ({error})", hint=hint
+        ) from None
+    return formatter
+
+
+_KEYS: Final[Mapping[str, Mapping[str, Callable[[str, object], object]]]] = {
+    "executor": {
+        "root_dir": path,
+        "shell": check_shell,
+        "timeout": seconds,
+        "sandbox": parse_sandbox,
+        "pure_commands": texts,
+    },
+    "security": {"enable_whitelist": boolean, "whitelist_file": path, "block_patterns": patterns},
+    "logging": {"level": parse_level, "format": parse_format},
+}
