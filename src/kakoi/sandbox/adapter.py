@@ -15,7 +15,7 @@ from kakoi.errors import (
     SandboxError,
 )
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import MIB, Channel, Command
+from kakoi.runner.commands import MIB, Channel, Command, check_type
 
 Network = Literal["none", "bridge", "host"]
 GIB = 1024 * MIB
@@ -32,6 +32,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "cpus", "processes"):
             value = getattr(self, name)
+            check_type(name, value, int, float, type(None))
             if value is not None and not value > 0:
                 raise ConfigurationError(f"{name} is {value}; it must be above zero")
 
@@ -43,6 +44,11 @@ class ExecuteOptions:
     cwd: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_type("cwd", self.cwd, str, type(None))
+        check_type("env", self.env, Mapping)
+        check_type("timeout", self.timeout, int, float, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,7 @@ def as_command(
     command: str | Sequence[str], options: ExecuteOptions | None, *, timeout_s: float | None
 ) -> Command:
     """Spec B's arguments as a Command; `timeout_s` holds where the call names no time."""
+    check_type("options", options, ExecuteOptions, type(None))
     given = options or ExecuteOptions()
     return Command(
         command=command,
@@ -115,6 +122,8 @@ def exit_code_or_raise(result: ExecutionResult, command: Command) -> ExecutionRe
                 hint="give it more time, or less to do",
             )
         case Reason.NEVER_STARTED:
-            raise ExecutionError(f"the command was not started: {result.error}", details=partial)
+            words = command.command
+            what = "the command" if isinstance(words, str) else f"`{words[0]}`"
+            raise ExecutionError(f"{what} was not started: {result.error}", details=partial)
         case _:
             raise SandboxError(result.error or "the sandbox was lost", details=partial)

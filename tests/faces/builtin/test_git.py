@@ -1,0 +1,194 @@
+"""The git functions on real repositories; first the seed tests of spec D under their names."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kakoi.background import background
+from kakoi.builtin import git_commit, git_create_pr, git_push, git_status
+from kakoi.builtin.git import PROGRAMS
+from kakoi.builtin.running import executor_for
+from kakoi.config.identity import git_identity
+from kakoi.errors import CommandFailedError, ConfigurationError, KakoiError, SecurityError
+
+pytestmark = pytest.mark.anyio
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def repository(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty repository in the current directory, and somebody who commits."""
+    for name in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"):
+        monkeypatch.setenv(name, "Ann Author")
+    for name in ("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"):
+        monkeypatch.setenv(name, "ann@example.org")
+    git("init", "-q", "-b", "main", ".")
+    return workspace
+
+
+@pytest.mark.requirement("D-051", "D-027")
+@pytest.mark.usefixtures("repository")
+async def test_git_status() -> None:
+    status = await git_status()
+    assert isinstance(status, str)
+    assert "On branch main" in status
+
+
+@pytest.mark.requirement("D-051", "D-025", "D-024")
+async def test_git_commit(repository: Path) -> None:
+    (repository / "a").write_text("a")
+    (repository / "b").write_text("b")
+
+    result = await git_commit("test commit", all=True)
+    assert "test commit" in result
+    assert git("show", "--stat", "--format=%an <%ae> %s").split("\n")[0] == (
+        "Ann Author <ann@example.org> test commit"
+    )
+    assert git("ls-files").split() == ["a", "b"]
+
+
+@pytest.mark.requirement("D-024")
+async def test_only_the_named_files_are_committed(repository: Path) -> None:
+    for name in ("one", "two; ls", "-three"):
+        (repository / name).write_text(name)
+    await git_commit("some", files=["two; ls", "-three"])
+    assert git("ls-files").splitlines() == ["-three", "two; ls"]
+    assert "?? one" in git("status", "--short")
+
+
+async def test_what_is_staged_is_committed_without_being_named(repository: Path) -> None:
+    (repository / "a").write_text("a")
+    git("add", "a")
+    await git_commit("staged")
+    assert git("ls-files").split() == ["a"]
+    with pytest.raises(CommandFailedError, match="nothing to commit"):
+        await git_commit("again")
+
+
+MESSAGES = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=300
+).filter(lambda text: text.strip())
+
+
+@pytest.mark.requirement("D-030", "Y-11")
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(message=MESSAGES)
+def test_any_message_comes_back_as_it_was(repository: Path, message: str) -> None:
+    (repository / "file").write_bytes(os.urandom(8))
+    background().run(git_commit(message, all=True))
+    raw = subprocess.run(["git", "log", "-1", "--format=%B"], capture_output=True, check=True)
+    assert raw.stdout in (message.encode() + b"\n", message.encode())  # Git ends the last line.
+
+
+@pytest.mark.requirement("D-030")
+@pytest.mark.parametrize(
+    "message", ['"; touch marker; "', "$(touch marker)", "`touch marker`", "-m other", "# text"]
+)
+async def test_a_message_is_never_run(repository: Path, message: str) -> None:
+    (repository / "a").write_text("a")
+    await git_commit(message, all=True)
+    assert git("log", "-1", "--format=%B").rstrip("\n") == message
+    assert not (repository / "marker").exists()
+
+
+@pytest.mark.requirement("D-026", "X-10")
+async def test_a_push_arrives(repository: Path) -> None:
+    git("init", "-q", "--bare", "hub.git")
+    git("remote", "add", "origin", "./hub.git")
+    (repository / "a").write_text("a")
+    await git_commit("first", files=["a"])
+    assert "main" in await git_push()
+    git("branch", "topic")
+    await git_push("origin", "topic")
+    assert git("-C", "hub.git", "branch", "--format=%(refname:short)").split() == ["main", "topic"]
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize(
+    ("remote", "branch"),
+    [("--receive-pack=ls", None), ("ext::sh -c ls", None), ("origin", "--force"), ("", None)],
+)
+async def test_a_remote_is_a_name_and_nothing_else(remote: str, branch: str | None) -> None:
+    with pytest.raises(ConfigurationError):
+        await git_push(remote, branch)
+
+
+@pytest.mark.requirement("D-029", "Y-10")
+@pytest.mark.usefixtures("workspace")
+def test_git_functions_run_git_and_gh_and_nothing_else() -> None:
+    executor = executor_for(programs=PROGRAMS)
+    assert executor.validate_command("git status")
+    assert executor.validate_command("gh pr list")
+    for command in ("ls", "git status; ls", "git -c core.pager=ls log"):
+        with pytest.raises(SecurityError):
+            executor.validate_command(command)
+
+
+@pytest.mark.requirement("D-028", "D-030")
+async def test_a_pull_request_is_opened_by_gh(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for `gh`, which needs an account: it writes down what it was given."""
+    program = tmp_path / "bin" / "gh"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@" > given\ncat > body\necho https://example.org/pull/7\n'
+    )
+    program.chmod(0o755)
+    (tmp_path / "security.toml").write_text('[shell]\nsandbox = "host"\n')
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    title, body = 'It\'s "done" $(ls); `id`', "First.\n\n--base=evil\n$(touch marker)\n"
+
+    said = await git_create_pr(title, body, base="develop")
+
+    assert said == "https://example.org/pull/7\n"
+    assert (repository / "given").read_text().splitlines() == [
+        "pr",
+        "create",
+        f"--title={title}",
+        "--body-file=-",
+        "--base=develop",
+    ]
+    assert (repository / "body").read_text() == body
+    assert not (repository / "marker").exists()
+
+
+@pytest.mark.usefixtures("repository")
+async def test_without_gh_the_error_names_it() -> None:
+    with pytest.raises(KakoiError, match="gh"):
+        await git_create_pr("title", "body")
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize("nonsense", [None, 3, b"x", "", "a\0b", "\ud800", ["x"]], ids=repr)
+async def test_nonsense_is_told_so(nonsense: object) -> None:
+    for call in (
+        lambda: git_commit(nonsense),  # type: ignore[arg-type]
+        lambda: git_push(nonsense),  # type: ignore[arg-type]
+        lambda: git_create_pr(nonsense, "body"),  # type: ignore[arg-type]
+        lambda: git_create_pr("title", "body", nonsense),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(KakoiError):
+            await call()
+    with pytest.raises(KakoiError):
+        await git_commit("message", files=nonsense and [nonsense])  # type: ignore[list-item]
+
+
+def test_who_commits_is_who_git_knows(tmp_path: Path) -> None:
+    (tmp_path / ".gitconfig").write_text(
+        '[core]\n name = no\n[user]\n\tname = Bea "B" Builder\n email = bea@example.org\n[x]\n'
+    )
+    home = {"HOME": str(tmp_path)}
+    assert git_identity(home)["GIT_AUTHOR_NAME"].startswith("Bea")
+    assert git_identity(home)["GIT_COMMITTER_EMAIL"] == "bea@example.org"
+    assert git_identity(home | {"GIT_AUTHOR_NAME": "C"})["GIT_AUTHOR_NAME"] == "C"
+    (tmp_path / ".gitconfig").write_bytes(b"\xff\0[user]\nname = \x1b[2J\n")
+    assert git_identity(home) == {}
+    assert git_identity({"HOME": "/no/such"}) == {}
