@@ -18,7 +18,7 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory to work in, which is the current one."""
-    folder = tmp_path / "workspace"
+    folder = tmp_path.resolve() / "workspace"
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
