@@ -25,7 +25,7 @@ test: $(VENV)/.dev ## Set up what the tests need, then run every test
 check: $(VENV)/.dev ## Lint, types, import direction, size budgets, documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(wildcard src tests bench)
+	$(BIN)/mypy $(wildcard src tests bench examples)
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_docs.py tests/test_public_names.py
 
 bench: $(VENV)/.dev ## Run the benchmarks
