@@ -4,7 +4,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from kakoi.errors import ConfigurationError
 from kakoi.results import ExecutionResult
@@ -18,6 +18,13 @@ MAX_WORD_BYTES = 128 * 1024 - 1
 MAX_COMMAND_BYTES = 768 * 1024
 MAX_FILE_BYTES = 64 * MIB
 _MAX_SECONDS = 10.0 * 365 * 24 * 3600
+
+
+def check_type(what: str, value: object, *types: type) -> None:
+    """Refuse what is of another type; no truth value is a number."""
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        wanted = " or ".join("None" if each is type(None) else each.__name__ for each in types)
+        raise ConfigurationError(f"{what} is {type(value).__name__}; it must be {wanted}")
 
 
 def new_id() -> str:
@@ -69,6 +76,9 @@ class Command:
     id: str = field(default_factory=new_id)
 
     def __post_init__(self) -> None:
+        for names, types in _TYPES.items():
+            for name in names.split():
+                check_type(name, getattr(self, name), *types)
         _check_words(self.command)
         _check_env(self.env)
         if self.cwd is not None and not self.cwd.startswith("/"):
@@ -87,6 +97,18 @@ class Command:
                 )
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", self.id):
             raise ConfigurationError(f"id is {self.id!r}; it must be 1 to 64 of A-Z a-z 0-9 . _ -")
+
+
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "cwd": (str, type(None)),
+    "env": (Mapping,),
+    "stdin": (bytes, type(None)),
+    "stdin_open report_cwd": (bool,),
+    "terminal": (TerminalSize, type(None)),
+    "timeout_s idle_timeout_s": (int, float, type(None)),
+    "max_output_bytes spill_bytes": (int,),
+    "id": (str,),
+}
 
 
 def _check_words(command: object) -> None:

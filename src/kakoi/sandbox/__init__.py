@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from kakoi.results import ExecutionResult as ExecuteResult
     from kakoi.sandbox.adapter import ExecuteOptions, SandboxAdapter
     from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+    from kakoi.sandbox.container_use import ContainerAdapter
     from kakoi.sandbox.docker import DockerAdapter
     from kakoi.sandbox.docker_cli import DockerSettings
     from kakoi.sandbox.host import HostAdapter
     from kakoi.sandbox.select import SandboxFactory
-    from kakoi.sandbox.settings import SandboxConfig
+    from kakoi.sandbox.settings import ContainerUseSettings, HostSettings, SandboxConfig
 
 __all__ = [
     "BubblewrapAdapter",
+    "ContainerAdapter",
+    "ContainerUseSettings",
     "DockerAdapter",
     "DockerSettings",
     "EnvironmentUnavailableError",
@@ -29,6 +32,7 @@ __all__ = [
     "ExecuteResult",
     "ExecutionTimeoutError",
     "HostAdapter",
+    "HostSettings",
     "ImagePullError",
     "ProcessExecutor",
     "ProcessResult",
@@ -43,11 +47,14 @@ __all__ = [
 if not TYPE_CHECKING:
     _HOMES = {
         "BubblewrapAdapter": "kakoi.sandbox.bubblewrap",
+        "ContainerAdapter": "kakoi.sandbox.container_use",
+        "ContainerUseSettings": "kakoi.sandbox.settings",
         "DockerAdapter": "kakoi.sandbox.docker",
         "DockerSettings": "kakoi.sandbox.docker_cli",
         "ExecuteOptions": "kakoi.sandbox.adapter",
         "ExecuteResult": "kakoi.results",
         "HostAdapter": "kakoi.sandbox.host",
+        "HostSettings": "kakoi.sandbox.settings",
         "ProcessExecutor": "kakoi.process",
         "ProcessResult": "kakoi.process",
         "SandboxAdapter": "kakoi.sandbox.adapter",

@@ -16,7 +16,7 @@ from kakoi.errors import KakoiError, SandboxError
 from kakoi.process import ProcessExecutor
 from kakoi.process.options import default_environment
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Channel, Command
+from kakoi.runner.commands import Channel, Command, check_type
 from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings
 from kakoi.sandbox.adapter import Availability, ExecuteOptions, as_command, exit_code_or_raise
@@ -62,6 +62,8 @@ class DockerAdapter:
         engine_env: Mapping[str, str] | None = None,
         streams: Streams | None = None,
     ) -> None:
+        check_type("config", config, DockerSettings)
+        check_type("engine_env", engine_env, Mapping, type(None))
         env = {**default_environment(), **(engine_env or {})}
         self._config = config
         self._engine = Engine(executor or ProcessExecutor(), program=program, env=engine_env)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from kakoi.errors import ConfigurationError
 from kakoi.redact import is_secret_name
-from kakoi.runner.commands import MIB, new_id
+from kakoi.runner.commands import MIB, check_type, new_id
 from kakoi.runner.shells import changes_the_shell
 from kakoi.sandbox.adapter import GIB, Limits, Network
 from kakoi.sandbox.workspace import Seen
@@ -28,7 +28,7 @@ WAITER = "65530:65530"
 HOME = "/home/agent"
 _FOREVER = "2147483647"
 
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
 _USER = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -60,7 +60,8 @@ class DockerSettings:
     directories: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if not _IMAGE.fullmatch(self.image):
+        self._check_types()
+        if not IMAGE.fullmatch(self.image):
             raise ConfigurationError(f"image is {self.image!r}; it must be the name of an image")
         if self.network not in ("none", "bridge", "host", None):
             raise ConfigurationError(
@@ -78,6 +79,16 @@ class DockerSettings:
         if self.user is not None:
             check_user(self.user)
         _check_env(self.env)
+
+    def _check_types(self) -> None:
+        check_type("image", self.image, str)
+        check_type("timeout_s", self.timeout_s, int, float)
+        check_type("limits", self.limits, Limits)
+        check_type("env", self.env, Mapping)
+        check_type("user", self.user, str, type(None))
+        check_type("directories", self.directories, list, tuple)
+        for path in (self.inside, *self.directories):
+            check_type("a directory inside", path, str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +360,8 @@ def _check_path(what: str, path: str) -> None:
 
 def _check_env(env: Mapping[str, str]) -> None:
     for name, value in env.items():
+        check_type("a name in env", name, str)
+        check_type(f"env[{name!r}]", value, str)
         if not name or "=" in name or _CONTROL.search(name) or "\0" in value:
             raise ConfigurationError(f"env holds {name!r}; it must map names to text")
         if changes_the_shell(name):

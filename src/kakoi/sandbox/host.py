@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kakoi.errors import ConfigurationError
 from kakoi.process import ProcessExecutor
-from kakoi.process.options import default_environment
+from kakoi.process.options import default_environment, encode_env
 from kakoi.process.stream import Launch
 from kakoi.results import ExecutionResult
 from kakoi.runner.channel import open_channel
@@ -20,6 +20,7 @@ from kakoi.sandbox.adapter import (
     as_command,
     exit_code_or_raise,
 )
+from kakoi.sandbox.workspace import look_at
 
 _log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_S = 300.0
@@ -41,9 +42,13 @@ class HostAdapter:
         warn_on_start: bool = True,
         executor: ProcessExecutor | None = None,
     ) -> None:
-        self._workspace = Path(workspace).resolve()
-        if not self._workspace.is_dir():
+        seen = look_at(workspace, what="the workspace")
+        if not seen.is_directory:
             raise ConfigurationError(f"the workspace `{workspace}` is not a directory")
+        self._workspace = seen.path
+        # The one place that knows what a command may be given.
+        Command(command="true", timeout_s=timeout_s)
+        encode_env(env or {})
         self._env = dict(default_environment() if env is None else env)
         self._timeout_s = timeout_s
         self._has_to_warn = warn_on_start
@@ -87,6 +92,6 @@ class HostAdapter:
 
     async def _open(self) -> Channel:
         launch = Launch(
-            argv=python_argv(sys.executable), env=self._env, cwd=str(self._workspace), kept=True
+            argv=python_argv(sys.executable), env=self._env, cwd=self._workspace, kept=True
         )
         return await open_channel(launch, RunnerSettings(), self._executor.stream)

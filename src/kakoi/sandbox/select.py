@@ -1,5 +1,6 @@
 """SandboxFactory: the sandbox that was asked for, else the named fallback, else an error."""
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -7,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from kakoi.errors import EnvironmentUnavailableError
+from kakoi.errors import ConfigurationError, EnvironmentUnavailableError
 from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import base_environment
+from kakoi.runner.commands import check_type
 from kakoi.sandbox.adapter import Availability, SandboxAdapter
 from kakoi.sandbox.settings import AUTO, SandboxConfig
 
@@ -21,6 +23,9 @@ AUTO_ORDER: Final = ("bubblewrap", "docker")
 _OF_THE_ENGINE: Final = """PATH HOME XDG_RUNTIME_DIR SSH_AUTH_SOCK DOCKER_HOST DOCKER_CONTEXT
     DOCKER_CONFIG DOCKER_TLS_VERIFY DOCKER_CERT_PATH DOCKER_API_VERSION CONTAINER_HOST
     CONTAINER_CONNECTION CONTAINERS_CONF""".split()
+# container-use works with git as well, in the user's name.
+_OF_CONTAINER_USE: Final = """USER LANG XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME
+    CONTAINER_USE_CONFIG_DIR GIT_CONFIG_GLOBAL""".split()
 
 
 def engine_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -46,7 +51,11 @@ class SandboxFactory:
         clock: Callable[[], float] | None = None,
         makers: Mapping[str, Maker] | None = None,
     ) -> None:
-        self._workspace = os.path.realpath(workspace)
+        check_type("workspace", workspace, str, os.PathLike)
+        check_type("environ", environ, Mapping, type(None))
+        self._workspace = os.path.abspath(workspace)
+        with contextlib.suppress(OSError, ValueError):  # The sandbox will say what is wrong.
+            self._workspace = os.path.realpath(workspace)
         self._executor = executor or ProcessExecutor()
         self._environ = dict(environ or {})
         self._clock = clock
@@ -54,12 +63,19 @@ class SandboxFactory:
             "bubblewrap": self._bubblewrap,
             "docker": self._containers,
             "podman": self._containers,
+            "container-use": self._container_use,
             "host": self._host,
             **(makers or {}),
         }
 
     def make(self, name: str, config: SandboxConfig) -> SandboxAdapter:
         """The sandbox of this name, untried."""
+        check_type("config", config, SandboxConfig)
+        if name not in self._makers:
+            raise ConfigurationError(
+                f"there is no sandbox {str(name)[:80]!r} to make",
+                hint=f"one of: {', '.join(self._makers)}",
+            )
         return self._makers[name](replace(config, type=name))
 
     async def create(
@@ -71,6 +87,7 @@ class SandboxFactory:
 
         EnvironmentUnavailableError: none does; it says why, for each, and what would help.
         """
+        check_type("config", config, SandboxConfig, type(None))
         config = config or SandboxConfig()
         refused: dict[str, Availability] = {}
         for name in _candidates(config.type, unfit):
@@ -117,6 +134,17 @@ class SandboxFactory:
             lifetime="sandbox",
             clock=self._clock,
             engine_env=engine_environment(self._environ),
+        )
+
+    def _container_use(self, config: SandboxConfig) -> SandboxAdapter:
+        from kakoi.sandbox.container_use import ContainerAdapter
+
+        names = (*_OF_THE_ENGINE, *_OF_CONTAINER_USE)
+        return ContainerAdapter(
+            config.container_use,
+            self._executor,
+            workspace=self._workspace,
+            engine_env={name: self._environ[name] for name in names if name in self._environ},
         )
 
     def _host(self, config: SandboxConfig) -> SandboxAdapter:

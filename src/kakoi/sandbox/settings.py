@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kakoi.errors import ConfigurationError
+from kakoi.runner.commands import check_type
 from kakoi.sandbox.adapter import Network
-from kakoi.sandbox.docker_cli import DockerSettings
+from kakoi.sandbox.docker_cli import IMAGE, DockerSettings
 
 AUTO: Final = "auto"
 NAMES: Final = ("bubblewrap", "docker", "podman", "container-use", "host")
@@ -24,6 +25,8 @@ NETWORKS: Final[Mapping[str, tuple[Network, ...]]] = {
     "container-use": ("bridge",),
     "host": ("host",),
 }
+# What container-use calls its environments; the first character keeps it from being an option.
+ENVIRONMENT_ID: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _DEFAULT_TIMEOUT_S: Final = 300.0
 
 
@@ -34,6 +37,10 @@ class HostSettings:
     timeout_s: float = _DEFAULT_TIMEOUT_S
     warn_on_start: bool = True
 
+    def __post_init__(self) -> None:
+        _seconds(self.timeout_s, "timeout_s")
+        check_type("warn_on_start", self.warn_on_start, bool)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerUseSettings:
@@ -43,6 +50,13 @@ class ContainerUseSettings:
     image: str = ""
     env_id: str = ""
     timeout_s: float = _DEFAULT_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        if _text(self.image, "image") and not IMAGE.fullmatch(self.image):
+            raise _wrong("image", self.image, "the name of an image")
+        if not re.fullmatch(f"({ENVIRONMENT_ID})?", _text(self.env_id, "env_id")):
+            raise _wrong("env_id", self.env_id, "the id of an environment")
+        _seconds(self.timeout_s, "timeout_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +77,11 @@ class SandboxConfig:
         check_name("type", self.type)
         if self.fallback is not None:
             check_name("fallback", self.fallback)
+        if self.network not in (None, "none", "bridge", "host"):
+            raise _wrong("network", self.network, "`none`, `bridge` or `host`")
+        check_type("docker", self.docker, DockerSettings)
+        check_type("container_use", self.container_use, ContainerUseSettings)
+        check_type("host", self.host, HostSettings)
         if self.network is not None:
             object.__setattr__(self, "docker", replace(self.docker, network=self.network))
 
@@ -90,10 +109,11 @@ def check_name(what: str, name: object) -> None:
     """Refuse what is no sandbox."""
     known = (AUTO, *NAMES)
     if name not in known:
-        close = difflib.get_close_matches(str(name), known, n=1)
+        shown = _cut(str(name))
+        close = difflib.get_close_matches(shown, known, n=1)
         advice = f"; did you mean `{close[0]}`?" if close else ""
         raise ConfigurationError(
-            f"{what}: there is no sandbox `{name}`{advice}", hint=f"one of: {', '.join(known)}"
+            f"{what}: there is no sandbox `{shown}`{advice}", hint=f"one of: {', '.join(known)}"
         )
 
 
@@ -143,13 +163,14 @@ def _keys(section: object, origin: str, known: str) -> dict[str, object]:
 
 
 def _known(key: object, origin: str, known: Iterable[str]) -> str:
-    plain = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", str(key)).lower().replace("-", "_")
+    shown = _cut(str(key))
+    plain = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", shown).lower().replace("-", "_")
     if plain in known:
         return plain
     close = difflib.get_close_matches(plain, list(known), n=1)
     advice = f"; did you mean `{close[0]}`?" if close else ""
     raise ConfigurationError(
-        f"{origin}: unknown key `{key}`{advice}", hint=f"known are: {', '.join(known)}"
+        f"{origin}: unknown key `{shown}`{advice}", hint=f"known are: {', '.join(known)}"
     )
 
 
@@ -166,5 +187,8 @@ def _seconds(value: object, origin: str) -> float:
 
 
 def _wrong(origin: str, value: object, wanted: str) -> ConfigurationError:
-    shown = cut if len(cut := repr(value)) <= 80 else cut[:77] + "..."
-    return ConfigurationError(f"{origin} is {shown}; it must be {wanted}")
+    return ConfigurationError(f"{origin} is {_cut(repr(value))}; it must be {wanted}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kakoi.errors import ConfigurationError
+from kakoi.runner.commands import check_type
 
 # Whoever writes here writes the system, or what its services live on.
 _SYSTEM = """/bin /boot /dev /etc /lib /lib32 /lib64 /libx32 /nix /proc /run /sbin /sys /usr
@@ -31,6 +32,7 @@ class Seen:
 
 def look_at(path: str | os.PathLike[str], *, what: str) -> Seen:
     """What is at `path`, links followed. ConfigurationError if there is nothing."""
+    check_type(what, path, str, os.PathLike)
     try:
         real = os.path.realpath(path, strict=True)
         status = os.stat(real)
