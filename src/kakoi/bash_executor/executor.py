@@ -148,7 +148,7 @@ class CommandExecutor:
         start, moves = stay_in or self._directory.path, not stay_in
         try:
             answer, cached = await self._judge_and_run(text, start, limit_s, moves=moves)
-        except KakoiError as error:
+        except BaseException as error:
             self._log.failed(text, start, error)
             raise
         self._log.ran(text, start, answer.exit_code, cached=cached)

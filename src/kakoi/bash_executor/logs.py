@@ -37,11 +37,12 @@ class CommandLog:
         how = "answered from the cache" if cached else "ran"
         self._tell(logging.INFO, f"{how} {_plain(command)} in {_plain(cwd)}: exit {exit_code}")
 
-    def failed(self, command: str, cwd: str, error: KakoiError) -> None:
+    def failed(self, command: str, cwd: str, error: BaseException) -> None:
         """It was refused, or did not come to an end by itself."""
+        code = error.code if isinstance(error, KakoiError) else type(error).__name__
         how = "refused" if isinstance(error, SecurityError) else "no result of"
         where = f"{_plain(command)} in {_plain(cwd)}"
-        self._tell(logging.WARNING, f"{how} {where}: {error.code}: {_plain(str(error))}")
+        self._tell(logging.WARNING, f"{how} {where}: {code}: {_plain(str(error))}")
 
     def _tell(self, level: int, line: str) -> None:
         if level >= self._shared.level:
