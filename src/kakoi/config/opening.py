@@ -5,15 +5,71 @@ import os
 import pwd
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kakoi.config.settings import PolicySettings, Settings
 from kakoi.errors import SandboxError
 from kakoi.gate import Approver, Gate, Labels
+from kakoi.policy.blocking import with_blocked
+from kakoi.policy.profiles import AllowedCommands, load_policy, tightened
 from kakoi.policy.rules import Policy
-from kakoi.sandbox.adapter import SandboxAdapter
+from kakoi.sandbox.adapter import Limits, Network, SandboxAdapter
+from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.select import AUTO_ORDER, SandboxFactory
-from kakoi.sandbox.settings import AUTO, SandboxConfig
+from kakoi.sandbox.settings import AUTO, ContainerUseSettings, HostSettings, SandboxConfig
+
+
+def policy_from(settings: PolicySettings, *, roots: Sequence[str], origin: str) -> Policy:
+    """The policy that the settings describe."""
+    allowed = AllowedCommands(
+        use_default=settings.use_default,
+        additional=settings.additional,
+        exclude=settings.exclude,
+        custom_list=settings.custom_list,
+    )
+    changed = allowed != AllowedCommands()
+    policy = load_policy(
+        settings.profile, allowed=allowed if changed else None, roots=roots, origin=origin
+    )
+    if settings.block_patterns:
+        patterns = (*policy.block_patterns, *settings.block_patterns)
+        policy = replace(policy, block_patterns=patterns)
+    if settings.rules:
+        policy = tightened(policy, rules=settings.rules, origin=origin)
+    return with_blocked(policy, settings.blocked, origin=origin)
+
+
+def sandbox_from(settings: Settings) -> SandboxConfig:
+    """The sandbox that the settings describe."""
+    section = settings.sandbox
+    resources = settings.resources
+    docker = DockerSettings(
+        image=section.docker.image,
+        network=_network(section.docker.network),
+        timeout_s=section.docker.timeout,
+        limits=Limits(
+            memory_bytes=resources.memory_limit,
+            cpus=resources.cpu_limit,
+            processes=resources.processes,
+        ),
+    )
+    return SandboxConfig(
+        type=section.type,
+        fallback=section.fallback or None,
+        network=_network(section.network),
+        docker=docker,
+        container_use=ContainerUseSettings(
+            image=section.container_use.image, env_id=section.container_use.env_id
+        ),
+        host=HostSettings(timeout_s=section.host.timeout, warn_on_start=section.host.warn_on_start),
+    )
+
+
+def _network(name: str) -> Network | None:
+    names: tuple[Network, ...] = ("none", "bridge", "host")
+    return next((each for each in names if each == name), None)
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,102 @@
+"""A file of settings → its values with the lines they are on. Strangers write such files."""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kakoi.errors import ConfigurationError
+
+_MAX_BYTES = 1024 * 1024
+_MAX_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value as it is written: where it is in the file, by keys and by line (0: unknown)."""
+
+    keys: tuple[str, ...]
+    value: Any
+    line: int
+
+
+def read_items(path: Path) -> list[Item] | None:
+    """Everything that a file sets; None if there is no such file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > _MAX_BYTES:
+        raise ConfigurationError(f"{path} has more than {_MAX_BYTES} bytes; that is no settings")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is no UTF-8 text (byte {error.start})") from None
+    return list(_toml(text, path) if path.suffix == ".toml" else _yaml(text, path))
+
+
+def _yaml(text: str, path: Path) -> Iterator[Item]:
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+                raise ConfigurationError(
+                    f"{path} holds an alias (`*name`)", hint="write the value out where it is meant"
+                )
+            node = loader.get_single_node()
+            if node is not None:
+                yield from _walk(loader, node, (), path)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        at = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        raise ConfigurationError(f"{at} is no YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigurationError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+
+
+def _walk(
+    loader: yaml.SafeLoader, node: yaml.Node, keys: tuple[str, ...], path: Path
+) -> Iterator[Item]:
+    line = node.start_mark.line + 1
+    if len(keys) > _MAX_DEPTH:
+        raise ConfigurationError(f"{path}:{line} is nested too deeply")
+    if not isinstance(node, yaml.MappingNode):
+        if not keys:
+            raise ConfigurationError(f"{path}:{line}: there are no keys and values")
+        yield Item(keys, loader.construct_object(node, deep=True), line)
+        return
+    seen: set[str] = set()
+    for key_node, value_node in node.value:
+        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+        line = key_node.start_mark.line + 1
+        if key is None or key in seen:
+            what = "is no name" if key is None else "is there already"
+            raise ConfigurationError(f"{path}:{line}: the key {str(key_node.value)[:80]!r} {what}")
+        seen.add(key)
+        yield from _walk(loader, value_node, (*keys, key), path)
+
+
+def _toml(text: str, path: Path) -> Iterator[Item]:
+    try:
+        parsed = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is no TOML: {error}") from None
+    yield from _flatten(parsed, (), path)
+
+
+def _flatten(table: dict[str, Any], keys: tuple[str, ...], path: Path) -> Iterator[Item]:
+    if len(keys) > _MAX_DEPTH:
+        raise ConfigurationError(f"{path} is nested too deeply")
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, (*keys, key), path)
+        else:
+            yield Item((*keys, key), value, 0)

@@ -1,0 +1,131 @@
+"""Kinds of values: how each is read from a file or from the environment, and told to editors."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kakoi.errors import ConfigurationError
+from kakoi.sections import wrong
+
+_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_WORDS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+_LONGEST_S: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`read` takes a value of a file, `read_text` one of the environment; both say what is wrong.
+
+    `schema` is for editors, in the words of JSON Schema.
+    """
+
+    read: Callable[[object, str], Any]
+    read_text: Callable[[str, str], Any]
+    schema: Mapping[str, Any]
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise wrong(where, value, "text")
+    return value
+
+
+def _flag(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise wrong(where, value, "true or false")
+    return value
+
+
+def _flag_text(value: str, where: str) -> bool:
+    if value.lower() not in _WORDS:
+        raise wrong(where, value, "true or false")
+    return _WORDS[value.lower()]
+
+
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise wrong(where, value, "a number")
+    return value
+
+
+def _positive(value: object, where: str) -> float:
+    found = _number(value, where)
+    if not 0 < found < _LONGEST_S:
+        raise wrong(where, value, "a number above zero")
+    return found
+
+
+def _count(value: object, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _LONGEST_S:
+        raise wrong(where, value, "a whole number above zero")
+    return value
+
+
+def _size(value: object, where: str) -> int:
+    """Bytes, or a text such as `4g`, `512m`, `10GiB`: a k is 1024."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    size = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
+    if not 0 < size < 2**63:
+        raise wrong(where, value, "a size such as `4g` or `512m`")
+    return size
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise wrong(where, value, "a list of texts")
+    if not all(each.strip() and "\0" not in each for each in value):
+        raise wrong(where, value, "a list without empty texts")
+    return tuple(value)
+
+
+def _rules(value: object, where: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise wrong(where, value, "a list of rules")
+    return tuple(value)
+
+
+def _numeric(read: Callable[[object, str], Any]) -> Callable[[str, str], Any]:
+    def from_text(value: str, where: str) -> Any:
+        try:
+            number: object = int(value) if re.fullmatch(r"[+-]?\d{1,18}", value) else float(value)
+        except ValueError:
+            number = value
+        return read(number, where)
+
+    return from_text
+
+
+def _listed(value: str, where: str) -> tuple[str, ...]:
+    return _texts([each.strip() for each in value.split(",") if each.strip()], where)
+
+
+def _no_text(value: str, where: str) -> Any:
+    raise ConfigurationError(f"{where} cannot be set in the environment")
+
+
+def choice(*names: str) -> Kind:
+    """One of these texts."""
+    wanted = ", ".join(f"`{name}`" for name in names)
+
+    def read(value: object, where: str) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise wrong(where, value, f"one of {wanted}")
+        return value
+
+    return Kind(read, read, {"enum": list(names)})
+
+
+TEXT: Final = Kind(_text, _text, {"type": "string"})
+FLAG: Final = Kind(_flag, _flag_text, {"type": "boolean"})
+NUMBER: Final = Kind(_positive, _numeric(_positive), {"type": "number", "exclusiveMinimum": 0})
+COUNT: Final = Kind(_count, _numeric(_count), {"type": "integer", "minimum": 1})
+SIZE: Final = Kind(
+    _size, _numeric(_size), {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}
+)
+TEXTS: Final = Kind(_texts, _listed, {"type": "array", "items": {"type": "string"}})
+RULES: Final = Kind(_rules, _no_text, {"type": "array", "items": {"type": "object"}})
