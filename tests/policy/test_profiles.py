@@ -8,6 +8,7 @@ from kakoi.policy.decide import decide
 from kakoi.policy.profiles import (
     PROFILES,
     AllowedCommands,
+    check_examples,
     load_policy,
     prompt_commands,
     rule_from,
@@ -112,6 +113,14 @@ def test_every_shipped_rule_has_examples_both_ways(profile: str) -> None:
         assert rule.not_match, rule.id
         assert rule.reason, rule.id
         assert rule.hint, rule.id
+
+
+def test_every_shipped_rule_agrees_with_its_examples() -> None:
+    policy = load_policy()
+    check_examples(policy, policy.rules)
+    for profile in PROFILES:
+        own = load_policy(profile)
+        check_examples(own, [rule for rule in own.rules if rule.origin == f"{profile}.yaml"])
 
 
 def test_an_example_that_does_not_hold_is_found_on_load() -> None:
