@@ -24,11 +24,13 @@ class Background:
     """The loop. `run` is for blocking callers, `arun` for those in another loop."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="kakoi", daemon=True)
         self._thread.start()
         self._held: weakref.WeakSet[_Slot[Any]] = weakref.WeakSet()
         self._unwatched: set[_UnderWay[Any]] = set()
+        self._is_over = False
         atexit.register(self._close)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -67,6 +69,8 @@ class Background:
 
     def hold(self, slot: "_Slot[Any]") -> None:
         """Close `slot` at exit, if it is still there."""
+        if self._is_over:
+            raise RuntimeError("Python is ending; nothing is opened any more")
         self._held.add(slot)
 
     def _serve(self) -> None:
@@ -74,18 +78,45 @@ class Background:
         self._loop.run_forever()
 
     def _close(self) -> None:
-        """At exit: nothing that was opened is left behind."""
-        closing = [_UnderWay(slot.close(), self._loop).done for slot in list(self._held)]
+        """At exit: nothing that was opened is left behind, and nothing is opened any more.
+
+        The loop goes on: who wanted to close something at exit may have his turn after us.
+        """
+        if self._process != os.getpid():  # A child: the loop, and what is open, are its parent's.
+            return
+        self._is_over = True
+        closing = [_UnderWay(slot.end(), self._loop).done for slot in list(self._held)]
         concurrent.futures.wait(closing, timeout=_EXIT_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=1)
+
+
+# Threads that come first at the same time get the same loop. Taken again by a thread that has it:
+# what is collected meanwhile may want the loop to be closed in.
+_choosing = threading.RLock()
+
+
+def background() -> Background:
+    """The one loop of this process. After a fork the child gets its own: threads do not follow."""
+    with _choosing:
+        _follow_forks()
+        return _of_this_process()
 
 
 @cache
-def background() -> Background:
-    """The one loop of this process. After a fork the child gets its own: threads do not follow."""
-    os.register_at_fork(after_in_child=background.cache_clear)
+def _of_this_process() -> Background:
     return Background()
+
+
+@cache
+def _follow_forks() -> None:
+    # Held over the fork: a thread that has it and does not follow would never give it back.
+    os.register_at_fork(
+        before=_choosing.acquire, after_in_parent=_choosing.release, after_in_child=_in_child
+    )
+
+
+def _in_child() -> None:
+    _of_this_process.cache_clear()
+    _choosing.release()
 
 
 class _UnderWay(Generic[_T]):
@@ -153,9 +184,12 @@ class _Slot(Generic[_T]):
         self._lock = asyncio.Lock()
         self._stack: contextlib.AsyncExitStack | None = None
         self._value: _T | None = None
+        self._is_over = False
 
     async def get(self) -> _T:
         async with self._lock:
+            if self._is_over:
+                raise RuntimeError("Python is ending; nothing is opened any more")
             if self._stack is None:
                 stack = contextlib.AsyncExitStack()
                 self._value = await stack.enter_async_context(self._opener())
@@ -168,6 +202,11 @@ class _Slot(Generic[_T]):
             stack, self._stack = self._stack, None
             if stack is not None:
                 await stack.aclose()
+
+    async def end(self) -> None:
+        """Close it, and open it never again."""
+        self._is_over = True
+        await self.close()
 
 
 def _let_go(slot: _Slot[Any]) -> None:
