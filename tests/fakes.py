@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from kakoi.errors import ExecutionError, SandboxError
 from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
-from kakoi.process.stream import Launch
+from kakoi.process.stream import Launch, ProcessStream
 from kakoi.results import ExecutionResult
 from kakoi.runner.commands import MAX_FILE_BYTES, Command, FileInfo
 from kakoi.runner.delivery import RunnerSettings
@@ -239,3 +239,22 @@ class ScriptedStreams:
         if isinstance(outcome, SandboxError):
             raise outcome
         return outcome
+
+
+class RecordingExecutor(ProcessExecutor):
+    """A real executor that remembers what it was asked to start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spawned: list[list[str]] = []
+        self.streamed: list[Launch] = []
+
+    async def spawn(
+        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+    ) -> ProcessResult:
+        self.spawned.append([command, *args])
+        return await super().spawn(command, args, options)
+
+    def stream(self, launch: Launch) -> ProcessStream:
+        self.streamed.append(launch)
+        return super().stream(launch)

@@ -316,6 +316,7 @@ RULES: tuple[Callable[[Module], list[str]], ...] = (
 RULES_FOR_TESTS = (mock_imports, long_functions)
 
 
+@pytest.mark.requirement("B-011")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_package_obeys(rule: Callable[[Module], list[str]]) -> None:
     assert [complaint for module in PACKAGE for complaint in rule(module)] == []

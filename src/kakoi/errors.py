@@ -50,8 +50,8 @@ class KakoiError(Exception):
         if self.in_japanese and _language() == "ja":
             try:
                 return self.in_japanese.format_map(self.details)
-            except KeyError:  # The fact is another one than the spec had in mind.
-                return self.message
+            except (KeyError, TypeError, ValueError):
+                return self.message  # The fact is another one than the spec had in mind.
         return self.message
 
 

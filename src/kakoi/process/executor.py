@@ -9,6 +9,7 @@ moves bytes and waits for the keeper to be gone; it never blocks the event loop.
 
 import contextlib
 import errno
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from kakoi.process.stream import Launch, ProcessStream
 from kakoi.redact import redact
 from kakoi.results import Capture, Reason
 
+_LOG = logging.getLogger(__name__)
 _DEFAULTS = SpawnOptions()
 # How long a keeper tries to end what does not die before it says so. On a machine that is drowning
 # in processes, a killed one may wait for seconds until it is its turn to be gone.
@@ -45,8 +47,9 @@ class ProcessExecutor:
     """
 
     def __init__(self, *, base_env: Mapping[str, str] | None = None, grace_s: float = 2.0) -> None:
-        self._base_env = dict(default_environment() if base_env is None else base_env)
-        encode_env(self._base_env)
+        given = default_environment() if base_env is None else base_env
+        encode_env(given)
+        self._base_env = dict(given)
         self._grace_s = grace_s
 
     async def spawn(
@@ -75,7 +78,10 @@ class ProcessExecutor:
         stderr = streams.stderr or Capture(0)
         if record is None or record.kind not in ("exited", "signalled") or record.survivors:
             partial = {"command": command, "stdout": stdout.text(), "stderr": stderr.text()}
-            raise _failure(options, record, partial, overdue=kept.overdue)
+            failure = _failure(options, record, partial, overdue=kept.overdue)
+            # Not an error to everyone: it is how one finds out that a program is not there.
+            _LOG.info("%s", redact(str(failure)))
+            raise failure
         return _result(record, stdout, stderr)
 
     def stream(self, launch: Launch) -> ProcessStream:

@@ -4,6 +4,7 @@ An adapter builds the place and opens one channel into it; everything about runn
 channel's. `execute` is all that spec B asks for; `channel` gives live output, jobs and files.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -14,9 +15,11 @@ from kakoi.errors import (
     ExecutionTimeoutError,
     SandboxError,
 )
+from kakoi.redact import redact
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import MIB, Channel, Command, check_type
 
+_LOG = logging.getLogger(__name__)
 Network = Literal["none", "bridge", "host"]
 GIB = 1024 * MIB
 
@@ -124,6 +127,8 @@ def exit_code_or_raise(result: ExecutionResult, command: Command) -> ExecutionRe
         case Reason.NEVER_STARTED:
             words = command.command
             what = "the command" if isinstance(words, str) else f"`{words[0]}`"
-            raise ExecutionError(f"{what} was not started: {result.error}", details=partial)
+            error = ExecutionError(f"{what} was not started: {result.error}", details=partial)
+            _LOG.error("%s", redact(str(error)))
+            raise error
         case _:
             raise SandboxError(result.error or "the sandbox was lost", details=partial)

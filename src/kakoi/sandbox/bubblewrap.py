@@ -12,7 +12,7 @@ from kakoi.process import ProcessExecutor
 from kakoi.process.stream import Launch
 from kakoi.results import ExecutionResult
 from kakoi.runner.channel import open_channel
-from kakoi.runner.commands import Channel, Command
+from kakoi.runner.commands import Channel, Command, check_type
 from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings, python_argv
 from kakoi.sandbox.adapter import (
@@ -72,6 +72,9 @@ class BubblewrapAdapter:
             )
         # The one place that knows what an environment may hold.
         Command(command="true", env=env or {}, timeout_s=timeout_s)
+        check_type("read_only", read_only, list, tuple)
+        check_type("limits", limits, Limits, type(None))
+        check_type("executor", executor, ProcessExecutor, type(None))
         self._workspace = workspace
         self._read_only = tuple(read_only)
         self._network: Literal["none", "host"] = network

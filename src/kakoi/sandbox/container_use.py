@@ -96,6 +96,7 @@ class ContainerAdapter:
         waits: Waits = _PATIENT,
     ) -> None:
         check_type("config", config, ContainerUseSettings)
+        check_type("executor", executor, ProcessExecutor, type(None))
         self._config = config
         self._executor = executor or ProcessExecutor()
         self._workspace = _directory(workspace)

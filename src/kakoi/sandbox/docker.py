@@ -63,6 +63,7 @@ class DockerAdapter:
         streams: Streams | None = None,
     ) -> None:
         check_type("config", config, DockerSettings)
+        check_type("executor", executor, ProcessExecutor, type(None))
         check_type("engine_env", engine_env, Mapping, type(None))
         env = {**default_environment(), **(engine_env or {})}
         self._config = config

@@ -11,7 +11,7 @@ from kakoi.process.options import default_environment, encode_env
 from kakoi.process.stream import Launch
 from kakoi.results import ExecutionResult
 from kakoi.runner.channel import open_channel
-from kakoi.runner.commands import Channel, Command
+from kakoi.runner.commands import Channel, Command, check_type
 from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings, python_argv
 from kakoi.sandbox.adapter import (
@@ -48,10 +48,12 @@ class HostAdapter:
         self._workspace = seen.path
         # The one place that knows what a command may be given.
         Command(command="true", timeout_s=timeout_s)
-        encode_env(env or {})
-        self._env = dict(default_environment() if env is None else env)
+        given = default_environment() if env is None else env
+        encode_env(given)
+        self._env = dict(given)
         self._timeout_s = timeout_s
         self._has_to_warn = warn_on_start
+        check_type("executor", executor, ProcessExecutor, type(None))
         self._executor = executor or ProcessExecutor()
         self._connection = Connection(self._open)
 

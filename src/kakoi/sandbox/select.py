@@ -53,6 +53,8 @@ class SandboxFactory:
     ) -> None:
         check_type("workspace", workspace, str, os.PathLike)
         check_type("environ", environ, Mapping, type(None))
+        check_type("executor", executor, ProcessExecutor, type(None))
+        check_type("makers", makers, Mapping, type(None))
         self._workspace = os.path.abspath(workspace)
         with contextlib.suppress(OSError, ValueError):  # The sandbox will say what is wrong.
             self._workspace = os.path.realpath(workspace)

@@ -134,12 +134,17 @@ def _docker(section: object, origin: str) -> DockerSettings:
 def _container_use(section: object, above: str) -> ContainerUseSettings:
     origin = f"{above}.container_use"
     given = _keys(section, origin, "image env_id timeout")
-    timeout = given.get("timeout")
-    return ContainerUseSettings(
-        image=_text(given.get("image") or "", f"{origin}.image"),
-        env_id=_text(given.get("env_id") or "", f"{origin}.env_id"),
-        timeout_s=_DEFAULT_TIMEOUT_S if timeout is None else _seconds(timeout, f"{origin}.timeout"),
-    )
+    parts: dict[str, Any] = {
+        name: _text(given[name], f"{origin}.{name}")
+        for name in ("image", "env_id")
+        if given.get(name) is not None
+    }
+    if given.get("timeout") is not None:
+        parts["timeout_s"] = _seconds(given["timeout"], f"{origin}.timeout")
+    try:
+        return ContainerUseSettings(**parts)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{origin}: {error}", hint=error.hint) from None
 
 
 def _host(section: object, origin: str) -> HostSettings:
@@ -159,7 +164,13 @@ def _keys(section: object, origin: str, known: str) -> dict[str, object]:
         return {}
     if not isinstance(section, Mapping):
         raise _wrong(origin, section, "a section of keys and values")
-    return {_known(key, origin, known.split()): value for key, value in section.items()}
+    found: dict[str, object] = {}
+    for key, value in section.items():
+        name = _known(key, origin, known.split())
+        if name in found:
+            raise ConfigurationError(f"{origin}: `{name}` is given twice, in two spellings")
+        found[name] = value
+    return found
 
 
 def _known(key: object, origin: str, known: Iterable[str]) -> str:
