@@ -19,8 +19,8 @@ class PureResults:
     """The last results by command and directory. `pure_commands` is the caller's word for it:
     each is a program (`pwd`) or a program with a subcommand (`git status`).
 
-    A text is pure if every program in it is, and no file is written by it. What changes files
-    behind our back is not noticed.
+    A text is pure if every program in it is, and the policy sees no file that it writes below the
+    root. What changes files behind our back is not noticed.
     """
 
     def __init__(self, pure_commands: object = ()) -> None:

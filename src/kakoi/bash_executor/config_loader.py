@@ -93,10 +93,12 @@ class _Loader(yaml.SafeLoader):
     """A key twice is an error: which of the two was meant?"""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for name in names:
-            if names.count(name) > 1:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            if name and name in seen:
                 raise yaml.MarkedYAMLError(problem=f"the key `{name}` is there twice")
+            seen.add(name)
         return super().construct_mapping(node, deep)
 
 
@@ -106,10 +108,10 @@ def _parse(file: Path) -> Mapping[str, object]:
         settings = yaml.load(content, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
     except RecursionError:
         raise ConfigurationError(f"{file} is nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigurationError(
-            f"{file} is no valid YAML: {why}", hint="see the example"
+            f"{file} is no valid YAML: {why}", hint=f"an example is {SHIPPED}"
         ) from None
     try:
         return _checked(settings)

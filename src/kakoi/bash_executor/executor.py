@@ -173,7 +173,7 @@ class CommandExecutor:
         if result.reason is Reason.NEVER_STARTED:
             self._directory.lost(start)
         elif moves:
-            note = self._directory.follow(start, result.cwd)
+            note = self._directory.follow(start, result.cwd, text)
         cwd = self._directory.path if moves else start
         return answer_of(result, cwd=cwd, limit_s=limit_s, note=note), cached
 

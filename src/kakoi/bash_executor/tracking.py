@@ -5,10 +5,14 @@ boundary: what a command may touch on its way is the sandbox's affair.
 """
 
 import os
+import re
+from typing import Final
 
 from kakoi.bash_executor import checks
 from kakoi.errors import ConfigurationError, ExecutionError
 from kakoi.sandbox.workspace import look_at, within
+
+_MOVES: Final = re.compile(r"\b(?:cd|pushd|popd)\b")
 
 
 class TrackedDirectory:
@@ -38,9 +42,16 @@ class TrackedDirectory:
         if start == self.path and not os.path.isdir(start):
             self.path = self._nearest()
 
-    def follow(self, start: str, end: str | None) -> str:
+    def follow(self, start: str, end: str | None, command: str = "") -> str:
         """A command went from `start` to `end` (None: it could not say). Returns what to tell."""
-        if end is None or end == start:  # Whoever stays does not undo what others did meanwhile.
+        if end is None:
+            if not _MOVES.search(command):  # Nobody expects it to have gone anywhere.
+                return ""
+            return (
+                "kakoi: the shell could not say where it ended;"
+                f" the working directory is still {self.path!r}\n"
+            )
+        if end == start:  # Whoever stays does not undo what others did meanwhile.
             return ""
         try:
             real = os.path.realpath(end)
