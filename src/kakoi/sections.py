@@ -6,6 +6,7 @@ key names the nearest known one. Keys in camelCase or with dashes are read as sn
 
 import difflib
 import re
+import reprlib
 from collections.abc import Mapping
 
 from kakoi.errors import ConfigurationError
@@ -76,10 +77,21 @@ class Section:
         return tuple(value)
 
 
-def wrong(origin: str, value: object, wanted: str) -> ConfigurationError:
+def wrong(origin: str, value: object, wanted: str, *, hint: str = "") -> ConfigurationError:
     """That the value at `origin` is not what is wanted there."""
-    shown = cut if len(cut := repr(value)) <= _LONGEST else cut[: _LONGEST - 3] + "..."
-    return ConfigurationError(f"{origin} is {redact(shown)}; it must be {wanted}")
+    return ConfigurationError(f"{origin} is {shown(value)}; it must be {wanted}", hint=hint)
+
+
+def shown(value: object) -> str:
+    """A value in an error message: short, and something that can be printed, whatever it is."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = _LONGEST
+    try:
+        told = short.repr(value)
+    except Exception:  # Its own `repr` failed.
+        return f"a {type(value).__name__}"
+    told = told if len(told) <= _LONGEST else told[: _LONGEST - 3] + "..."
+    return redact(told.encode("utf-8", "backslashreplace").decode())
 
 
 def _known(key: object, origin: str, known: list[str]) -> str:

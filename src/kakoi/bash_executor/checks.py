@@ -1,34 +1,16 @@
-"""Arguments and settings, checked: a ConfigurationError says what is wrong, and what is right."""
+"""Arguments, checked: a ConfigurationError says what is wrong, and what would be right."""
 
 import os
-import reprlib
 from collections.abc import Iterable
-from typing import Final
 
-from kakoi.errors import ConfigurationError
-
-_LONGEST_S: Final = 10.0 * 365 * 24 * 3600
-
-
-def wrong(what: str, value: object, wanted: str, *, hint: str = "") -> ConfigurationError:
-    """The error for a value that is not what it must be."""
-    return ConfigurationError(f"{what} is {shown(value)}; it must be {wanted}", hint=hint)
-
-
-def shown(value: object) -> str:
-    """A value in an error message: never long, whatever it is."""
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = 80
-    try:
-        return short.repr(value).encode("utf-8", "backslashreplace").decode()
-    except Exception:  # Its own repr failed: it is only to be named.
-        return f"a {type(value).__name__}"
+from kakoi.config.kinds import FLAG, NUMBER, TEXTS
+from kakoi.sections import wrong
 
 
 def text(what: str, value: object) -> str:
     """Text with something in it."""
     if not isinstance(value, str):
-        hint = "decode it first" if isinstance(value, bytes | bytearray) else ""
+        hint = "decode it first" if isinstance(value, bytes | bytearray) else "write it in quotes"
         raise wrong(what, value, "text", hint=hint)
     if not value.strip():
         raise wrong(what, value, "text with something in it")
@@ -36,33 +18,36 @@ def text(what: str, value: object) -> str:
 
 
 def texts(what: str, value: object) -> tuple[str, ...]:
-    """A list of texts; one text alone is not taken for the list of its letters."""
-    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
-        raise wrong(what, value, "a list of texts", hint="write [ls] and not ls")
-    return tuple(text(f"{what}[{index}]", each) for index, each in enumerate(value))
+    """Some texts, none of them empty."""
+    found: tuple[str, ...] = TEXTS.read(listed(what, value, "a list of texts"), what)
+    return found
 
 
 def patterns(what: str, value: object) -> tuple[str, ...]:
-    """A list of texts of which none is empty: the empty text is in every command."""
-    if isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value):
-        return tuple(value)
-    return texts(what, value)
+    """Some texts; a line break is one, the empty text is none: it is in every command."""
+    given = listed(what, value, "a list of texts")
+    found = tuple(each for each in given if isinstance(each, str) and each)
+    if len(found) < len(given):
+        raise wrong(what, given, "a list of texts without an empty one")
+    return found
+
+
+def listed(what: str, value: object, wanted: str) -> list[object]:
+    """A list of something. A text is not taken for the list of its letters."""
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
+        raise wrong(what, value, wanted, hint="write [ls] and not ls")
+    return list(value)
 
 
 def boolean(what: str, value: object) -> bool:
-    """true or false."""
-    if not isinstance(value, bool):
-        raise wrong(what, value, "true or false")
-    return value
+    """True or false."""
+    found: bool = FLAG.read(value, what)
+    return found
 
 
 def seconds(what: str, value: object) -> float:
     """A time that can pass."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise wrong(what, value, "a number of seconds")
-    if not 0 < value < _LONGEST_S:
-        raise wrong(what, value, "a number of seconds above zero")
-    return float(value)
+    return float(NUMBER.read(value, what))
 
 
 def path(what: str, value: object) -> str:

@@ -4,18 +4,18 @@ import difflib
 import logging
 import os
 import posixpath
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from kakoi.bash_executor.checks import boolean, path, patterns, seconds, shown, text, texts, wrong
+from kakoi.bash_executor.checks import boolean, path, patterns, seconds, text, texts
+from kakoi.config.files import Item, read_items
 from kakoi.errors import ConfigurationError
 from kakoi.sandbox.settings import SandboxConfig
+from kakoi.sections import shown, wrong
 
 SHIPPED: Final = Path(__file__).with_name("config.yaml")
-_LARGEST_FILE: Final = 1024 * 1024
+_LARGEST_LIST: Final = 1024 * 1024
 
 
 class ConfigLoader:
@@ -46,8 +46,7 @@ class ConfigLoader:
             file = SHIPPED.with_name("commands_whitelist.txt")
             if named is not None:
                 file = self.resolve(named)
-            lines = _read(file, "security.whitelist_file").splitlines()
-            commands = (" ".join(line.partition("#")[0].split()) for line in lines)
+            commands = (" ".join(line.partition("#")[0].split()) for line in _lines(file))
             self._whitelist = [command for command in commands if command]
         return list(self._whitelist)
 
@@ -70,81 +69,72 @@ def _copied(value: object) -> object:
 # --- Reading ---------------------------------------------------------------------------------
 
 
-def _read(file: Path, what: str) -> str:
-    named = f"{what} {shown(str(file))}"
-    try:
-        if file.exists() and not file.is_file():
-            raise ConfigurationError(f"{named} is not a file")
-        with file.open("rb") as opened:
-            data = opened.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        hint = "check the path, and that this user may read it"
-        raise ConfigurationError(f"{named}: {error.strerror}", hint=hint) from None
-    if len(data) > _LARGEST_FILE:
-        raise ConfigurationError(f"{named} is larger than 1 MiB; it is something else")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        hint = "save it as UTF-8"
-        raise ConfigurationError(f"{named} is no UTF-8 (byte {error.start})", hint=hint) from None
-
-
-class _Loader(yaml.SafeLoader):
-    """A key twice is an error: which of the two was meant?"""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else ""
-            if name and name in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key `{name}` is there twice")
-            seen.add(name)
-        return super().construct_mapping(node, deep)
-
-
-def _parse(file: Path) -> Mapping[str, object]:
-    content = _read(file, "the configuration")
-    try:
-        settings = yaml.load(content, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
-    except RecursionError:
-        raise ConfigurationError(f"{file} is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
-        why = " ".join(str(error).split())[:200]
+def _parse(file: Path) -> Mapping[str, Mapping[str, object]]:
+    items = read_items(file)
+    if items is None:
         raise ConfigurationError(
-            f"{file} is no valid YAML: {why}", hint=f"an example is {SHIPPED}"
-        ) from None
+            f"there is no configuration at {shown(str(file))}", hint=f"an example is {SHIPPED}"
+        )
+    sections: dict[str, dict[str, Any]] = {}
+    for item in items:
+        try:
+            _place(item, sections)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{file}:{item.line}: {error}", hint=error.hint) from None
     try:
-        return _checked(settings)
+        return _checked(sections)
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}", hint=error.hint) from None
 
 
-# --- What may be in it -----------------------------------------------------------------------
+def _place(item: Item, sections: dict[str, dict[str, Any]]) -> None:
+    """Put a value where it belongs: the section, the key, and below that what a key may hold."""
+    known = _KEYS[_known(item.keys[0], "the configuration", _KEYS)]
+    section = sections.setdefault(item.keys[0], {})
+    if len(item.keys) == 1:
+        if item.value is not None:
+            raise wrong(item.keys[0], item.value, f"a section with {', '.join(known)}")
+        return
+    _known(item.keys[1], item.keys[0], known)
+    for key in item.keys[1:-1]:
+        section = section.setdefault(key, {})
+    section[item.keys[-1]] = item.value
 
 
-def _checked(settings: object) -> Mapping[str, object]:
-    sections = _section("the configuration", settings, _KEYS)
+def _checked(sections: Mapping[str, Mapping[str, object]]) -> Mapping[str, Mapping[str, object]]:
     for name, section in sections.items():
-        known = _KEYS[name]
-        for key, value in _section(name, section, known).items():
+        for key, value in section.items():
             if value is not None:
-                known[key](f"{name}.{key}", value)
+                _KEYS[name][key](f"{name}.{key}", value)
     return sections
 
 
-def _section(what: str, given: object, known: Mapping[str, object]) -> Mapping[str, object]:
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        raise wrong(what, given, f"a section with {', '.join(known)}")
-    for key in given:
-        if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            advice = f"; did you mean `{close[0]}`?" if close else ""
-            raise ConfigurationError(
-                f"{what}: unknown key {shown(key)}{advice}", hint=f"known are: {', '.join(known)}"
-            )
-    return given
+def _known(key: str, where: str, known: Mapping[str, object]) -> str:
+    if key in known:
+        return key
+    close = difflib.get_close_matches(key, known, n=1)
+    advice = f"; did you mean `{close[0]}`?" if close else ""
+    raise ConfigurationError(
+        f"{where}: unknown key {shown(key)}{advice}", hint=f"known are: {', '.join(known)}"
+    )
+
+
+def _lines(file: Path) -> list[str]:
+    named = f"security.whitelist_file {shown(str(file))}"
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_LARGEST_LIST + 1)
+        if len(data) > _LARGEST_LIST:
+            raise ConfigurationError(f"{named} is larger than 1 MiB; it is something else")
+        return data.decode("utf-8-sig").splitlines()
+    except OSError as error:
+        hint = "it is looked for where the configuration is"
+        raise ConfigurationError(f"{named}: {error.strerror}", hint=hint) from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{named} is no UTF-8 (byte {error.start})") from None
+
+
+# --- What may be in it -----------------------------------------------------------------------
 
 
 def check_shell(what: str, value: object) -> None:

@@ -15,6 +15,7 @@ from kakoi.bash_executor.executor import CommandExecutor
 from kakoi.bash_executor.logs import CommandLog
 from kakoi.bash_executor.validator import CommandValidator, Validator
 from kakoi.errors import ConfigurationError
+from kakoi.sections import shown
 
 VALIDATORS: Final = "kakoi.bash_executor.validators"
 
@@ -67,7 +68,7 @@ def load_validator(entry: EntryPoint) -> Validator:
         why = f"{type(error).__name__}: {error}"
         raise ConfigurationError(f"{named} cannot be loaded: {why}", hint=hint) from error
     if not callable(found):
-        raise ConfigurationError(f"{named} is {checks.shown(found)}, not callable", hint=hint)
+        raise ConfigurationError(f"{named} is {shown(found)}, not callable", hint=hint)
     validator: Validator = found
     return validator
 

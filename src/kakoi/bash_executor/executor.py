@@ -22,6 +22,7 @@ from kakoi.policy.rules import Policy
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 from kakoi.sandbox.settings import SandboxConfig
+from kakoi.sections import wrong
 
 DEFAULT_TIMEOUT_S = 30.0
 _T = TypeVar("_T")
@@ -51,9 +52,9 @@ class CommandExecutor:
         log: CommandLog | None = None,
     ) -> None:
         if not isinstance(validator, CommandValidator):
-            raise checks.wrong("the validator", validator, "a CommandValidator")
+            raise wrong("the validator", validator, "a CommandValidator")
         if not isinstance(sandbox, SandboxConfig | None):
-            raise checks.wrong("the sandbox", sandbox, "a SandboxConfig")
+            raise wrong("the sandbox", sandbox, "a SandboxConfig")
         self._directory = TrackedDirectory(checks.path("root_dir", root_dir))
         self._timeout_s = checks.seconds("timeout", timeout)
         self._pure = PureResults(pure_commands)
@@ -267,5 +268,5 @@ def _translated(error: SecurityError) -> SecurityError:
 
 def _commands(given: object) -> list[str]:
     if isinstance(given, str | bytes | bytearray) or not isinstance(given, Iterable):
-        raise checks.wrong("commands", given, "a list of commands", hint="execute() takes one")
+        raise wrong("commands", given, "a list of commands", hint="execute() takes one")
     return [checks.command(each) for each in given]

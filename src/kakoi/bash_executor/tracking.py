@@ -8,9 +8,9 @@ import os
 import re
 from typing import Final
 
-from kakoi.bash_executor import checks
 from kakoi.errors import ConfigurationError, ExecutionError
 from kakoi.sandbox.workspace import look_at, within
+from kakoi.sections import shown
 
 _MOVES: Final = re.compile(r"\b(?:cd|pushd|popd)\b")
 
@@ -59,7 +59,7 @@ class TrackedDirectory:
             real = ""
         if not within(real, self.root):
             return (
-                f"kakoi: {checks.shown(end)} is outside of {self.root!r};"
+                f"kakoi: {shown(end)} is outside of {self.root!r};"
                 f" the working directory is still {self.path!r}\n"
             )
         self.path = real

@@ -11,6 +11,7 @@ from kakoi.errors import CommandNotAllowedError, SecurityError
 from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
 from kakoi.policy.profiles import AllowedCommands, load_policy
 from kakoi.policy.rules import Policy, Verdict
+from kakoi.sections import shown, wrong
 
 PROFILE: Final = "bash-executor"
 Validator = Callable[[str], object]
@@ -88,7 +89,7 @@ def _policy(
     listed = checks.texts("whitelist", whitelist)
     for command in listed:
         if "/" in command:
-            raise checks.wrong(
+            raise wrong(
                 "a command of the whitelist", command, "a name", hint="write ls and not /bin/ls"
             )
     allowed = AllowedCommands(use_default=False, custom_list=listed)
@@ -102,11 +103,11 @@ def _policy(
 
 def _checked(validators: object) -> list[Validator]:
     if not isinstance(validators, Iterable):
-        raise checks.wrong("validators", validators, "a list of callables")
+        raise wrong("validators", validators, "a list of callables")
     found: list[Validator] = []
     for validator in validators:
         if not callable(validator):
-            raise checks.wrong("a validator", validator, "callable")
+            raise wrong("a validator", validator, "callable")
         name = getattr(validator, "__qualname__", type(validator).__qualname__)
         found.append(partial(_ask, validator, name))
     return found
@@ -126,6 +127,6 @@ def _ask(validator: Validator, name: str, command: str) -> None:
     if inspect.iscoroutine(answer):
         answer.close()
     raise SecurityError(
-        f"the validator `{name}` answered with {checks.shown(answer)}, which means nothing",
+        f"the validator `{name}` answered with {shown(answer)}, which means nothing",
         hint="raise SecurityError to refuse, return None to let the command pass",
     )

@@ -12,6 +12,8 @@ from kakoi.errors import ConfigurationError
 
 _MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 16
+# What its constructors raise for `!!bool x`, `!!int ""` and the like.
+_OF_BROKEN_TAGS = (ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def _yaml(text: str, path: Path) -> Iterator[Item]:
         mark = error.problem_mark
         at = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         raise ConfigurationError(f"{at} is no YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, *_OF_BROKEN_TAGS) as error:
         raise ConfigurationError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
 
 

@@ -101,11 +101,11 @@ def test_nothing_of_a_batch_runs_if_one_of_it_is_no_text(
 NONSENSE: list[tuple[str, Callable[[], object]]] = [
     ("whitelist is 'ls'", lambda: CommandValidator("ls", [])),
     ("whitelist is 5", lambda: CommandValidator(5, [])),  # type: ignore[arg-type]
-    (r"whitelist\[0\] is 5", lambda: CommandValidator([5], [])),  # type: ignore[list-item]
-    (r"whitelist\[0\] is ''", lambda: CommandValidator([""], [])),
+    (r"whitelist is \[5\]", lambda: CommandValidator([5], [])),  # type: ignore[list-item]
+    (r"whitelist is \[''\]", lambda: CommandValidator([""], [])),
     ("it must be a name", lambda: CommandValidator(["/bin/ls"], [])),
     ("block_patterns is '`'", lambda: CommandValidator([], "`")),
-    (r"block_patterns\[0\] is ''", lambda: CommandValidator([], [""])),
+    (r"block_patterns is \[''\]", lambda: CommandValidator([], [""])),
     ("enable_whitelist is 'no'", lambda: CommandValidator([], [], "no")),  # type: ignore[arg-type]
     ("a validator is 5", lambda: CommandValidator([], [], True, [5])),  # type: ignore[list-item]
     ("validators is 5", lambda: CommandValidator([], [], True, 5)),  # type: ignore[arg-type]
@@ -120,9 +120,8 @@ NONSENSE: list[tuple[str, Callable[[], object]]] = [
     ("configuration is b", lambda: create_executor(b"x")),  # type: ignore[arg-type]
     ("configuration is ''", lambda: ConfigLoader("")),
     ("cannot hold a NUL", lambda: ConfigLoader("a\0b")),
-    ("No such file", lambda: ConfigLoader("/nonexistent/config.yaml")),
-    ("is not a file", lambda: ConfigLoader("/")),
-    ("is not a file", lambda: ConfigLoader("/dev/null")),
+    ("there is no configuration", lambda: ConfigLoader("/nonexistent/config.yaml")),
+    ("Is a directory", lambda: ConfigLoader("/")),
     ("too long", lambda: ConfigLoader("x" * 5000)),
     ("the key is 5", lambda: ConfigLoader().get(5)),  # type: ignore[arg-type]
     ("root_dir is", lambda: create_executor(root_dir="/nonexistent")),
