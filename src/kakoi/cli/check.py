@@ -9,9 +9,9 @@ from typing import Any, BinaryIO, Final
 
 import click
 
+from kakoi.cli.opening import place_from, policy_options
 from kakoi.cli.render import render
 from kakoi.policy.decide import Decision, decide
-from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES, load_policy
 from kakoi.policy.rules import Policy, Verdict
 
 EXIT_STATUS: Final = {Verdict.ALLOW: 0, Verdict.ASK: 3, Verdict.DENY: 126}
@@ -25,33 +25,28 @@ _LONGEST_LINE: Final = 8 * 1024 * 1024
 @click.option(
     "--jsonl", is_flag=True, help="Read JSON objects with a `command` key, one a line; answer each."
 )
-@click.option(
-    "--profile",
-    type=click.Choice(PROFILES),
-    default=DEFAULT_PROFILE,
-    envvar="KAKOI_PROFILE",
-    show_default=True,
-    show_envvar=True,
-    help="Which policy to judge by.",
-)
+@policy_options
 @click.option(
     "--cwd", metavar="DIR", help="The directory the command would start in (default: this one)."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; only the exit status answers.")
+@click.pass_context
 def command(
-    words: tuple[str, ...],
+    context: click.Context,
+    /,
     *,
+    words: tuple[str, ...],
     as_json: bool,
     jsonl: bool,
-    profile: str,
     cwd: str | None,
     quiet: bool,
+    **_settings: object,
 ) -> None:
     """Judge COMMAND without running it; `-` reads it from standard input.
 
     One argument is shell text. Several are a program and its arguments.
     """
-    policy = load_policy(profile)
+    policy = place_from(context).policy(rooted=False)
     directory = os.path.abspath(cwd or os.getcwd())
     if jsonl:
         if words:
@@ -59,7 +54,7 @@ def command(
         sys.exit(_judge_lines(policy, directory, sys.stdin.buffer))
     decision = decide(policy, _text(words), cwd=directory)
     if as_json:
-        click.echo(json.dumps(as_dict(decision, profile), indent=2))
+        click.echo(json.dumps(as_dict(decision, policy.name), indent=2))
     elif not quiet:
         color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         click.echo(render(decision, color=color), color=color)

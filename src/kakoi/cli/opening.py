@@ -1,17 +1,19 @@
-"""The options that say where to run, and what they mean."""
+"""The options that are settings, too, and what they mean together with the files."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from kakoi.config.loading import Loaded, load_settings
+from kakoi.config.opening import policy_from, sandbox_from
+from kakoi.config.settings import Settings, defaults, table
 from kakoi.errors import ConfigurationError
-from kakoi.sandbox.adapter import Network
-from kakoi.sandbox.docker_cli import DockerSettings
+from kakoi.policy.rules import Policy
 from kakoi.sandbox.select import AUTO_ORDER
 from kakoi.sandbox.settings import AUTO, NAMES, NETWORKS, SandboxConfig
 
@@ -21,14 +23,16 @@ _WITH_IMAGES: Final = ("docker", "podman")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where to run, as the options say. `image_is_asked_for`: a sandbox without images won't do."""
+    """Where to run. `image_is_asked_for`: a sandbox without images won't do."""
 
-    sandbox: str = AUTO
-    fallback: str | None = None
-    image: str | None = None
-    image_is_asked_for: bool = False
-    network: Network | None = None
+    loaded: Loaded
     workspace: str = "."
+    image_is_asked_for: bool = False
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold there."""
+        return self.loaded.settings
 
     @property
     def directory(self) -> str:
@@ -40,15 +44,15 @@ class Place:
         return os.path.normpath(os.path.join(self.directory, cwd))
 
     @property
+    def audit_file(self) -> Path | None:
+        """Where it is recorded, if somebody says so."""
+        return Path(self.settings.audit.file) if self.settings.audit.file else None
+
+    @property
     def config(self) -> SandboxConfig:
-        """As settings; a sandbox that was named and can't be what was asked for is an error."""
-        config = SandboxConfig(
-            type=self.sandbox,
-            fallback=self.fallback,
-            network=self.network,
-            docker=DockerSettings(image=self.image) if self.image else DockerSettings(),
-        )
-        for named in (self.sandbox, self.fallback):
+        """The sandbox; one that was named and can't be what was asked for is an error."""
+        config = sandbox_from(self.settings)
+        for named in (config.type, config.fallback):
             if named is not None and named != AUTO and (why := self._objection(named)):
                 fitting = [each for each in (*AUTO_ORDER, *NAMES) if not self._objection(each)]
                 raise ConfigurationError(
@@ -62,50 +66,67 @@ class Place:
         """What `auto` must not take."""
         return [name for name in NAMES if self._objection(name)]
 
+    def policy(self, *, allow: Sequence[str] = (), rooted: bool = True) -> Policy:
+        """What may run there; `allow` are more programs. Not `rooted`: it may write where it runs."""
+        settings = self.settings.policy
+        if allow:
+            settings = replace(settings, additional=(*settings.additional, *allow))
+        roots = [self.directory] if rooted else []
+        return policy_from(settings, roots=roots, origin="settings")
+
     def _objection(self, name: str) -> str:
-        if self.network is not None and self.network not in NETWORKS[name]:
-            return f"has no network `{self.network}`, only {', '.join(NETWORKS[name])}"
+        network = self.settings.sandbox.network
+        if network and network not in NETWORKS[name]:
+            return f"has no network `{network}`, only {', '.join(NETWORKS[name])}"
         if self.image_is_asked_for and name not in _WITH_IMAGES:
             return "has no images"
         return ""
 
 
-_OPTIONS: Final = (
-    click.option(
-        "--sandbox",
-        default=AUTO,
-        metavar="NAME",
-        envvar="KAKOI_SANDBOX",
-        show_default=True,
-        show_envvar=True,
-        help=f"Where to run: {AUTO}, {', '.join(NAMES)}.",
-    ),
-    click.option(
-        "--fallback",
-        metavar="NAME",
-        envvar="KAKOI_FALLBACK",
-        show_envvar=True,
-        help="Where else, if that sandbox cannot be used; there is a warning.",
-    ),
-    click.option(
-        "--image",
-        metavar="IMAGE",
-        envvar="KAKOI_IMAGE",
-        show_envvar=True,
-        help="The image of containers.",
-    ),
-    click.option(
+class SettingOption(click.Option):
+    """An option for one setting. What it is not given is read from the environment and files."""
+
+    def __init__(self, *words: Any, path: str, **more: Any) -> None:
+        setting = table()[path]
+        default = defaults()[path]
+        more.setdefault("help", setting.doc)
+        if default not in ("", ()):
+            shown = f"{default:g}" if isinstance(default, float) else default
+            more["help"] += f" [default: {shown}]"
+        super().__init__(*words, envvar=list(setting.env) or None, **more)
+        self.show_envvar = bool(setting.env)
+        self.path = path
+
+
+def setting_option(path: str, *names: str, **more: Any) -> Callable[[_Decorated], _Decorated]:
+    """The option `names` for the setting at `path`."""
+    return click.option(*names, cls=SettingOption, path=path, **more)
+
+
+_CONFIG: Final = click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Settings to read instead of your own (see `kakoi config`).",
+)
+_WORKSPACE: Final = click.option(
+    "--workspace",
+    metavar="DIR",
+    default=".",
+    help="The directory that commands may change (default: this one).",
+)
+_PLACE: Final = (
+    setting_option("sandbox.type", "--sandbox", metavar="NAME"),
+    setting_option("sandbox.fallback", "--fallback", metavar="NAME"),
+    setting_option("sandbox.docker.image", "--image", metavar="IMAGE"),
+    setting_option(
+        "sandbox.network",
         "--network",
-        type=click.Choice(["none", "bridge", "host"]),
-        help="What may be reached. A sandbox that cannot give it is refused. [default: none; "
-        "in the sandbox `host`: host]",
+        metavar="NETWORK",
+        help="What may be reached: none, bridge or host. A sandbox that cannot give it is refused.",
     ),
-    click.option(
-        "--workspace",
-        metavar="DIR",
-        default=".",
-        help="The directory that commands may change (default: this one).",
-    ),
+    _WORKSPACE,
     click.option(
         "--cwd", metavar="DIR", help="Where in the workspace to start (default: at its top)."
     ),
@@ -115,28 +136,50 @@ _OPTIONS: Final = (
         metavar="NAME[=VALUE]",
         help="A variable for the command; without a value, ours. May be given again.",
     ),
-    click.option(
+    setting_option(
+        "audit.file",
         "--audit-file",
-        type=click.Path(path_type=Path),
-        envvar="KAKOI_AUDIT_FILE",
-        show_envvar=True,
+        metavar="FILE",
         help="Where it is recorded (see `kakoi audit`).",
     ),
+    _CONFIG,
+)
+_POLICY: Final = (
+    setting_option("policy.profile", "--profile", metavar="NAME"),
+    _WORKSPACE,
+    _CONFIG,
 )
 
 
 def place_options(command: _Decorated) -> _Decorated:
     """The options that say where to run, and where that is recorded."""
-    for option in reversed(_OPTIONS):
+    for option in reversed(_PLACE):
+        command = option(command)
+    return command
+
+
+def policy_options(command: _Decorated) -> _Decorated:
+    """The options that say which policy holds, for commands that run nothing."""
+    for option in reversed(_POLICY):
         command = option(command)
     return command
 
 
 def place_from(context: click.Context) -> Place:
-    """What `place_options` were given."""
-    asked = context.get_parameter_source("image") is ParameterSource.COMMANDLINE
-    names = ("sandbox", "fallback", "image", "network", "workspace")
-    return Place(**{name: context.params[name] for name in names}, image_is_asked_for=asked)
+    """What the options say, with the settings that hold for the workspace."""
+    workspace: str = context.params["workspace"]
+    call = {
+        option.path: table()[option.path].kind.read_text(value, option.opts[-1])
+        for option in context.command.params
+        if isinstance(option, SettingOption)
+        and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+        and (value := context.params[str(option.name)]) is not None
+    }
+    loaded = load_settings(workspace, call=call, config_file=context.params["config_file"])
+    asked = context.params.get("image") is not None and (
+        context.get_parameter_source("image") is ParameterSource.COMMANDLINE
+    )
+    return Place(loaded=loaded, workspace=workspace, image_is_asked_for=asked)
 
 
 def variables(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

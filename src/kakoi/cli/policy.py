@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from kakoi.cli.opening import place_from, policy_options
 from kakoi.policy.catalogue import HEADINGS
-from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES, load_policy
 from kakoi.policy.rules import Entry, Policy, Verdict
 
 
@@ -16,19 +16,12 @@ def command() -> None:
 
 
 @command.command()
-@click.option(
-    "--profile",
-    type=click.Choice(PROFILES),
-    default=DEFAULT_PROFILE,
-    envvar="KAKOI_PROFILE",
-    show_default=True,
-    show_envvar=True,
-    help="Which policy to show.",
-)
+@policy_options
 @click.option("--json", "as_json", is_flag=True, help="Print the policy as one JSON object.")
-def show(*, profile: str, as_json: bool) -> None:
+@click.pass_context
+def show(context: click.Context, /, *, as_json: bool, **_settings: object) -> None:
     """Print the effective policy, each part with where it came from."""
-    policy = load_policy(profile)
+    policy = place_from(context).policy(rooted=False)
     click.echo(json.dumps(_as_dict(policy), indent=2) if as_json else _as_text(policy))
 
 

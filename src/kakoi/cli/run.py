@@ -3,20 +3,16 @@
 import os
 import stat
 import sys
-from pathlib import Path
 from typing import Final
 
 import click
 
 from kakoi.cli.asking import Approval
-from kakoi.cli.opening import place_from, place_options, variables
+from kakoi.cli.opening import place_from, place_options, setting_option, variables
 from kakoi.cli.session import Runs, Session
 from kakoi.cli.terminal import terminal_size
-from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES, AllowedCommands, load_policy
 from kakoi.runner.commands import Command
 
-# Spec A's: half an hour.
-_TIMEOUT_S: Final = 1800.0
 _SECONDS: Final = click.FloatRange(min=0, min_open=True)
 _STATUS: Final = (
     "Exit status: the command's own; 124 out of time, 125 kakoi or the sandbox failed, 126 refused "
@@ -38,26 +34,16 @@ class RunsWords(Runs):
 @click.command(cls=RunsWords, epilog=_STATUS, context_settings={"allow_interspersed_args": False})
 @click.argument("words", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @place_options
-@click.option(
+@setting_option(
+    "execution.timeout_seconds",
     "--timeout",
-    type=_SECONDS,
-    default=_TIMEOUT_S,
     metavar="SECONDS",
-    show_default=True,
     help="How long it may take, with all that it starts.",
 )
 @click.option(
     "--idle-timeout", type=_SECONDS, metavar="SECONDS", help="How long it may write nothing."
 )
-@click.option(
-    "--profile",
-    type=click.Choice(PROFILES),
-    default=DEFAULT_PROFILE,
-    envvar="KAKOI_PROFILE",
-    show_default=True,
-    show_envvar=True,
-    help="Which policy to judge by.",
-)
+@setting_option("policy.profile", "--profile", metavar="NAME")
 @click.option(
     "--allow",
     multiple=True,
@@ -77,17 +63,14 @@ def command(
     words: tuple[str, ...],
     cwd: str | None,
     env: tuple[str, ...],
-    audit_file: Path | None,
-    timeout: float,
     idle_timeout: float | None,
-    profile: str,
     allow: tuple[str, ...],
     yes: bool,
     tty: bool,
     no_stdin: bool,
     as_json: bool,
     quiet: bool,
-    **_place: object,
+    **_settings: object,
 ) -> None:
     """Run COMMAND where it can do no harm, and end all of it.
 
@@ -98,21 +81,21 @@ def command(
         raise click.UsageError("give a command: `kakoi run 'ls | wc -l'` or `kakoi run -- ls -l`")
     place = place_from(context)
     stdin = not no_stdin and _has_input(tty=tty)
-    allowed = AllowedCommands(additional=allow) if allow else None
+    execution = place.settings.execution
     wanted = Command(
         command=words[0] if len(words) == 1 and not context.meta["kakoi.argv"] else words,
         cwd=None if cwd is None else place.within(cwd),
         env=_terminal_variables(tty=tty) | variables(env, os.environ),
         stdin_open=stdin,
         terminal=terminal_size() if tty else None,
-        timeout_s=timeout,
+        timeout_s=execution.timeout_seconds,
         idle_timeout_s=idle_timeout,
+        max_output_bytes=execution.max_output_size,
     )
     session = Session(
         place=place,
-        policy=load_policy(profile, allowed=allowed, roots=(place.directory,), origin="--allow"),
+        policy=place.policy(allow=allow),
         approval=Approval(yes=yes),
-        audit_file=audit_file,
         stdin=stdin,
         quiet=quiet,
         as_json=as_json,

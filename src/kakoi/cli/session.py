@@ -9,7 +9,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -93,7 +92,6 @@ class Session:
     place: Place
     policy: Policy
     approval: Approval
-    audit_file: Path | None = None
     stdin: bool = False
     quiet: bool = False
     as_json: bool = False
@@ -131,7 +129,7 @@ class Session:
                 workspace=self.place.directory,
                 unfit=self.place.unfit,
                 approver=self.approval,
-                audit_file=self.audit_file,
+                audit_file=self.place.audit_file,
             )
         )
         stdin = Input() if self.stdin else None

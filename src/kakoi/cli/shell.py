@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import click
 
@@ -30,8 +29,7 @@ def command(
     *,
     cwd: str | None,
     env: tuple[str, ...],
-    audit_file: Path | None,
-    **_place: object,
+    **_settings: object,
 ) -> None:
     """Open a shell in the sandbox.
 
@@ -65,7 +63,6 @@ def command(
         place=place,
         policy=policy,
         approval=Approval(yes=False),
-        audit_file=audit_file,
         stdin=True,
     )
     sys.exit(session.run(commands))

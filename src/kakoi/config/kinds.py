@@ -1,5 +1,6 @@
 """Kinds of values: how each is read from a file or from the environment, and told to editors."""
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -110,11 +111,13 @@ def _no_text(value: str, where: str) -> Any:
 
 def choice(*names: str) -> Kind:
     """One of these texts."""
-    wanted = ", ".join(f"`{name}`" for name in names)
+    wanted = ", ".join(f"`{name}`" for name in names if name)
 
     def read(value: object, where: str) -> str:
         if not isinstance(value, str) or value not in names:
-            raise wrong(where, value, f"one of {wanted}")
+            close = difflib.get_close_matches(str(value), names, n=1)
+            advice = f"; did you mean `{close[0]}`?" if close else ""
+            raise wrong(where, value, f"one of {wanted}{advice}")
         return value
 
     return Kind(read, read, {"enum": list(names)})
