@@ -73,7 +73,7 @@ def _parse(file: Path) -> Mapping[str, Mapping[str, object]]:
     items = read_items(file)
     if items is None:
         raise ConfigurationError(
-            f"there is no configuration at {shown(str(file))}", hint=f"an example is {SHIPPED}"
+            f"there is no configuration at {str(file)!r}", hint=f"an example is {SHIPPED}"
         )
     sections: dict[str, dict[str, Any]] = {}
     for item in items:
@@ -120,7 +120,7 @@ def _known(key: str, where: str, known: Mapping[str, object]) -> str:
 
 
 def _lines(file: Path) -> list[str]:
-    named = f"security.whitelist_file {shown(str(file))}"
+    named = f"security.whitelist_file {str(file)!r}"
     try:
         with file.open("rb") as opened:
             data = opened.read(_LARGEST_LIST + 1)
