@@ -34,17 +34,17 @@ _NEVER: Final = {
 # is: then everything in the command's process group is ended with it. Who left the group and still
 # holds one of the pipes is found by that (readers have theirs as descriptor 0).
 _SCRIPT: Final = r"""exec 2>/dev/null
-k_n={nonce} k_d=${{TMPDIR:-/tmp}}/kakoi-{place} k_w=
-k_say() {{ printf '\n%s:%s\n' "$k_n" "$1"; }}
-k_never() {{ rm -rf "$k_d"; k_say o; k_say e; k_say "x $1 0 0 0"; exit 0; }}
 if [ -n "${{BASH_VERSION:-}}" ]; then
-    unset -f $(compgen -A function | grep -v '^k_')
+    unset -f $(compgen -A function)
     export -n SHELLOPTS BASHOPTS
 else
     unset SHELLOPTS BASHOPTS
 fi
 unset BASH_ENV ENV PROMPT_COMMAND PS4 BASH_XTRACEFD BASH_COMPAT POSIXLY_CORRECT GLOBIGNORE
 unset EXECIGNORE CDPATH BASH_LOADABLES_PATH
+k_n={nonce} k_d=${{TMPDIR:-/tmp}}/kakoi-{place} k_w=
+k_say() {{ printf '\n%s:%s\n' "$k_n" "$1"; }}
+k_never() {{ rm -rf "$k_d"; k_say o; k_say e; k_say "x $1 0 0 0"; exit 0; }}
 set -- {words}
 {shell}
 {env}

@@ -191,6 +191,8 @@ class McpLine:
                     unread.clear()
                 unread += rest
                 self._check(unread)
+                if self._failure is not None:
+                    return
         except OSError:
             pass
         except _BreachError as breach:
@@ -218,7 +220,7 @@ class McpLine:
         if isinstance(method, str):
             if number is not None:
                 self._answer(number, method)
-        elif isinstance(number, int) and number in self._pending:
+        elif type(number) is int and number in self._pending:
             answer = self._pending[number]
             if not answer.done():
                 answer.set_result(message)
