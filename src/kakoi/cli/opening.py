@@ -67,7 +67,7 @@ class Place:
         return [name for name in NAMES if self._objection(name)]
 
     def policy(self, *, allow: Sequence[str] = (), rooted: bool = True) -> Policy:
-        """What may run there; `allow` are more programs. Not `rooted`: it may write where it runs."""
+        """What may run; `allow` are more programs. Not `rooted`: it may write where it runs."""
         settings = self.settings.policy
         if allow:
             settings = replace(settings, additional=(*settings.additional, *allow))
