@@ -1,80 +1,20 @@
-"""A decision for people: the verdict, the offending part underlined, the reason and the way out."""
+"""A decision for people at a terminal, in color if it has any."""
 
-import unicodedata
 from typing import Final
 
 import click
 
-from kakoi.policy.decide import Decision, Finding
+from kakoi.policy.decide import Decision
 from kakoi.policy.rules import Verdict
-from kakoi.printable import shown
+from kakoi.policy.wording import in_words
 
 _COLORS: Final = {Verdict.ALLOW: "green", Verdict.ASK: "yellow", Verdict.DENY: "red"}
-_WIDTH: Final = 100
-_MOST_FINDINGS: Final = 8
 
 
 def render(decision: Decision, *, color: bool) -> str:
     """The whole answer, compiler style."""
-    if not decision.findings:
-        return (
-            _paint("allow", Verdict.ALLOW, color=color)
-            + f": {shown(_first_line(decision.command))}"
-        )
-    parts = [_finding(decision.command, f, color=color) for f in decision.findings[:_MOST_FINDINGS]]
-    left = len(decision.findings) - _MOST_FINDINGS
-    if left > 0:
-        parts.append(f"(and {left} more findings)")
-    return "\n\n".join(parts)
+    return in_words(decision, _paint) if color else in_words(decision)
 
 
-def _finding(text: str, finding: Finding, *, color: bool) -> str:
-    verdict = _paint(finding.verdict.value, finding.verdict, color=color)
-    lines = [f"{verdict}[{finding.rule}]: {shown(finding.reason)}"]
-    number, excerpt, start, end = _excerpt(text, finding)
-    margin = " " * len(str(number))
-    before = _columns(excerpt[:start])
-    marks = "^" * max(1, _columns(excerpt[start:end]))
-    lines += [
-        f"{margin} |",
-        f"{number} | {shown(excerpt)}",
-        f"{margin} | {' ' * before}{_paint(marks, finding.verdict, color=color)}",
-    ]
-    if finding.hint:
-        lines.append(f"{margin} = help: {shown(finding.hint)}")
-    return "\n".join(lines)
-
-
-def _excerpt(text: str, finding: Finding) -> tuple[int, str, int, int]:
-    """The line the finding begins on, cut to the width around it."""
-    number = text.count("\n", 0, finding.start) + 1
-    first = text.rfind("\n", 0, finding.start) + 1
-    last = text.find("\n", finding.start)
-    line = text[first : last if last >= 0 else len(text)]
-    start = finding.start - first
-    end = min(finding.end - first, len(line))
-    cut = max(0, min(start - _WIDTH // 3, len(line) - _WIDTH))
-    excerpt = line[cut : cut + _WIDTH]
-    start, end = start - cut, min(end - cut, len(excerpt))
-    if cut:
-        excerpt, start, end = "…" + excerpt, start + 1, end + 1
-    if cut + _WIDTH < len(line):
-        excerpt += "…"
-    return number, excerpt, start, max(start, end)
-
-
-def _columns(text: str) -> int:
-    """How many columns a terminal uses for the text as shown."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in shown(text)
-    )
-
-
-def _first_line(text: str) -> str:
-    line, newline, _ = text.strip().partition("\n")
-    return line[:_WIDTH] + ("…" if newline or len(line) > _WIDTH else "")
-
-
-def _paint(text: str, verdict: Verdict, *, color: bool) -> str:
-    return click.style(text, fg=_COLORS[verdict], bold=True) if color else text
+def _paint(text: str, verdict: Verdict) -> str:
+    return click.style(text, fg=_COLORS[verdict], bold=True)
