@@ -116,7 +116,7 @@ def test_what_is_out_of_scope_is_stated_and_not_to_be_configured() -> None:
         ({"docker": {"imgae": "x"}}, "sandbox.docker: unknown key `imgae`; did you mean `image`?"),
         ({"containerUse": {"envID2": "x"}}, "did you mean `env_id`?"),
         ({"host": {"warnAtStart": True}}, "did you mean `warn_on_start`?"),
-        ({"type": "dokcer"}, "type: there is no sandbox `dokcer`; did you mean `docker`?"),
+        ({"type": "dokcer"}, "sandbox.type: there is no sandbox `dokcer`; did you mean `docker`?"),
         ({"fallback": "container"}, "did you mean `container-use`?"),
         ({"fallback": "hots"}, "fallback: there is no sandbox `hots`; did you mean `host`?"),
         ({1: 2}, "unknown key `1`"),

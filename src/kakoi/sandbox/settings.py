@@ -94,6 +94,9 @@ class SandboxConfig:
             for name in ("type", "fallback", "network")
             if given.get(name) is not None
         }
+        for name in ("type", "fallback"):
+            if name in parts:
+                check_name(f"{origin}.{name}", parts[name])
         if parts.get("network") not in (None, "none", "bridge", "host"):
             raise _wrong(f"{origin}.network", parts["network"], "`none`, `bridge` or `host`")
         if "docker" in given:
