@@ -8,8 +8,10 @@ import click
 
 from kakoi import __version__
 from kakoi.errors import KakoiError
+from kakoi.printable import shown
 
-# Subcommand → its one-line help. The module of the same name holds a click command `command`.
+# Subcommand → its one-line help. The module of the same name (with `_` for `-`) holds a click
+# command `command`.
 COMMANDS = {
     "run": "Run a command: judged, confined, ended for certain, recorded.",
     "shell": "A shell of your own, confined.",
@@ -17,6 +19,10 @@ COMMANDS = {
     "policy": "Show what may run, and why.",
     "audit": "Show what happened, and check that the log is whole.",
     "doctor": "Say what this machine can confine, and what would help.",
+    "config": "Show the settings that hold, and where each comes from.",
+    "prompt": "Print what a model is to be told about commands.",
+    "completion": "Print what a shell needs to complete these commands.",
+    "version": "Say what is installed.",
 }
 
 
@@ -29,7 +35,8 @@ class Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = import_module(f"kakoi.cli.{cmd_name}").command
+        module = cmd_name.replace("-", "_")
+        found: click.Command = import_module(f"kakoi.cli.{module}").command
         return found
 
     def resolve_command(
@@ -50,9 +57,10 @@ class Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except KakoiError as error:
-            click.echo(f"kakoi: {error}", err=True)
+            # Of a file of strangers there may be words in it.
+            click.echo(f"kakoi: {shown(str(error))}", err=True)
             if error.hint:
-                click.echo(f"  hint: {error.hint}", err=True)
+                click.echo(f"  hint: {shown(error.hint)}", err=True)
             sys.exit(2)
 
 

@@ -1,0 +1,25 @@
+"""`kakoi completion`: what a shell needs to complete our commands and options."""
+
+import click
+from click.shell_completion import get_completion_class
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(epilog="Exit status: 0, 2 wrong usage.")
+@click.argument("shell", type=click.Choice(_SHELLS))
+@click.pass_context
+def command(context: click.Context, /, *, shell: str) -> None:
+    """Print the completion script for SHELL.
+
+    \b
+    eval "$(kakoi completion bash)"      in ~/.bashrc
+    eval "$(kakoi completion zsh)"       in ~/.zshrc
+    kakoi completion fish | source       in ~/.config/fish/config.fish
+    """
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"there is no completion for {shell}")
+    root = context.find_root()
+    script = found(root.command, {}, root.info_name or "kakoi", "_KAKOI_COMPLETE")
+    click.echo(script.source())

@@ -1,0 +1,50 @@
+"""Completion scripts that the shells themselves accept, and `kakoi version`."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kakoi
+
+KAKOI = [sys.executable, "-m", "kakoi"]
+
+
+def run(*words: str, **environ: str) -> str:
+    done = subprocess.run(
+        [*KAKOI, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, **environ},
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_is_printed_and_its_shell_can_read_it(shell: str, tmp_path: Path) -> None:
+    script = tmp_path / "completion"
+    script.write_text(run("completion", shell))
+    assert "_KAKOI_COMPLETE" in script.read_text()
+    if shutil.which(shell):
+        subprocess.run([shell, "-n", str(script)], check=True, timeout=60)
+
+
+def test_commands_and_options_are_completed() -> None:
+    asked = {"_KAKOI_COMPLETE": "bash_complete", "COMP_CWORD": "1"}
+    assert run(**asked, COMP_WORDS="kakoi ch").split() == ["plain,check"]
+    asked["COMP_CWORD"] = "2"
+    assert "plain,--sandbox" in run(**asked, COMP_WORDS="kakoi run --san").split()
+
+
+def test_the_version_is_told_to_people_and_to_programs() -> None:
+    assert run("version").splitlines()[0].split() == ["kakoi", kakoi.__version__]
+    told = json.loads(run("version", "--json"))
+    assert told["kakoi"] == kakoi.__version__
+    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert run("--version") == f"kakoi {kakoi.__version__}\n"
