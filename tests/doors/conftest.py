@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doors.calling import Home
 from tests.doors.terminals import Door
 
 
@@ -64,3 +65,10 @@ def docker_door(door: Door) -> Door:
 def mark() -> str:
     """A number of seconds to sleep that nobody else sleeps, and that ends some day."""
     return f"600.{int.from_bytes(os.urandom(6), 'big')}"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A user without anything, in a project without anything."""
+    (tmp_path / "project").mkdir()
+    return Home(tmp_path)

@@ -339,6 +339,12 @@ def defaults() -> Mapping[str, Any]:
     return {path: value_at(built, path) for path in table()}
 
 
+@cache
+def section_docs() -> Mapping[str, str]:
+    """What each section is about, by its path."""
+    return dict(_section_docs(Settings, ""))
+
+
 def value_at(settings: Settings, path: str) -> Any:
     """The value of a path."""
     found: Any = settings
@@ -360,6 +366,14 @@ def _leaves(model: Any, prefix: str) -> Iterator[tuple[str, Setting]]:
             yield path, field.metadata["setting"]
         else:
             yield from _leaves(_section(field), f"{path}.")
+
+
+def _section_docs(model: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    for field in dataclasses.fields(model):
+        if "setting" not in field.metadata:
+            path = f"{prefix}{field.name}"
+            yield path, _section(field).__doc__
+            yield from _section_docs(_section(field), f"{path}.")
 
 
 def _build(model: Any, values: Mapping[str, Any], prefix: str) -> Any:

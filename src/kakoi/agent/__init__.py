@@ -1,0 +1,1 @@
+"""WHAT NEXT?  What an agent is told."""

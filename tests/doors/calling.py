@@ -1,0 +1,47 @@
+"""`kakoi` in a process of its own, with a home, a log and settings of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Home:
+    """Everything that a command could read or write of its user is below `root`."""
+
+    root: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def project(self) -> Path:
+        return self.root / "project"
+
+    @property
+    def config(self) -> Path:
+        return self.root / ".config" / "kakoi" / "config.yaml"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        own = {"HOME": str(self.root), "KAKOI_AUDIT_FILE": str(self.root / "audit.jsonl")}
+        return {"PATH": os.environ["PATH"], **own, **self.env}
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", **env: str) -> tuple[int, str, str]:
+        """Exit status, standard output and standard error of `kakoi` in the project."""
+        done = subprocess.run(
+            [sys.executable, "-m", "kakoi", *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=120,
+            cwd=self.project,
+            env={**self.environ, **env},
+            check=False,
+        )
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    def write(self, path: Path, text: str) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
