@@ -21,6 +21,8 @@ COMMANDS = {
     "doctor": "Say what this machine can confine, and what would help.",
     "config": "Show the settings that hold, and where each comes from.",
     "prompt": "Print what a model is to be told about commands.",
+    "completion": "Print what a shell needs to complete these commands.",
+    "version": "Say what is installed.",
 }
 
 
