@@ -15,7 +15,7 @@ from kakoi.errors import (
     SecurityError,
     UserCancelledError,
 )
-from kakoi.gate import Gate, Labels
+from kakoi.gate import Call, Gate, Labels
 from kakoi.policy.decide import Decision
 from kakoi.policy.profiles import AllowedCommands, load_policy
 from kakoi.results import ExecutionResult, Reason
@@ -280,3 +280,87 @@ async def test_a_recalled_result_is_judged_and_recorded_and_nothing_runs(
     assert sandbox.asked == []
     assert events(log_file) == [Event.STARTED, Event.ENDED, Event.REFUSED]
     assert [record.sandbox for record in read(log_file)][:2] == ["cache", "cache"]
+
+
+async def test_a_job_can_be_waited_for_and_ended_and_its_end_is_recorded_by_then(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    job = await gate.start(Command(command="sleep 600 & sleep 600"))
+    assert await gate.wait(job, wait_s=0) is None
+    assert gate.running_jobs == [job]
+    assert (await gate.stop(job)).reason is Reason.CANCELLED
+    assert gate.running_jobs == []
+    assert [record.reason for record in read(log_file)] == ["", Reason.CANCELLED]
+    again = await gate.wait(job, wait_s=0)
+    assert again is not None
+    assert again.reason is Reason.CANCELLED
+
+
+async def test_a_start_that_is_interrupted_leaves_no_job_behind(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    await gate.run(Command(command="true"))
+    channel = await sandbox.channel()
+    for turns in range(12):  # Wherever it is just then.
+        command = Command(command="sleep 600")
+        task = asyncio.ensure_future(gate.start(command))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.gather(*gate._jobs)
+        assert [job for job in await channel.list_jobs() if job.running] == []
+    begun = events(log_file).count(Event.STARTED)
+    assert events(log_file).count(Event.ENDED) == begun
+
+
+async def test_variables_of_an_agent_are_judged_with_its_command(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    for variables in ({"LD_PRELOAD": "/tmp/x.so"}, {"GIT_DIR": "/x"}, {"PATH": "."}):
+        with pytest.raises(SecurityError, match="changes which programs"):
+            await gate.start(Command(command="ls"), Call(variables=variables))
+    with pytest.raises(ConfigurationError):
+        await gate.start(Command(command="ls"), Call(variables={"A=1; sudo id;B": "x"}))
+    with pytest.raises(SecurityError):
+        await gate.start(Command(command="$A id"), Call(variables={"A": "sudo"}))
+    job = await gate.start(
+        Command(command='echo "$GREETING"'), Call(variables={"GREETING": "a'b\n$(id)"}, session="s")
+    )
+    assert (await gate.wait(job, wait_s=10)) is not None
+    part = await (await sandbox.channel()).read_output(job, "stdout")
+    assert part.data == b"a'b\n$(id)\n"
+    assert list(read(log_file))[-1].session == "s"
+
+
+async def test_work_over_the_channel_is_judged_and_recorded_as_the_command_that_does_the_same(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path, tmp_path: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit, cwd=str(tmp_path))
+
+    async def reading(channel: Channel) -> bytes:
+        return await channel.read_file(f"{tmp_path}/a.txt")
+
+    with pytest.raises(FileNotFoundError):
+        await gate.perform(Command(command="cat a.txt"), reading)
+    (tmp_path / "a.txt").write_bytes(b"x")
+    assert await gate.perform(Command(command="cat a.txt"), reading) == b"x"
+    with pytest.raises(SecurityError):
+        await gate.perform(Command(command="cat /etc/shadow"), reading)
+    assert [(record.event, record.exit_code) for record in read(log_file)] == [
+        *((Event.STARTED, None), (Event.ENDED, 1)),
+        *((Event.STARTED, None), (Event.ENDED, 0)),
+        (Event.REFUSED, None),
+    ]
+
+
+async def test_a_call_may_have_a_person_of_its_own(sandbox: RecordingSandbox) -> None:
+    no, yes = Person(agrees=False), Person(agrees=True)
+    gate = Gate(POLICY, sandbox, approver=no)
+    job = await gate.start(Command(command="git init x"), Call(approver=yes))
+    assert (await gate.wait(job, wait_s=30)) is not None
+    assert (no.asked, yes.asked) == ([], ["git init x"])

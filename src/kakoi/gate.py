@@ -6,12 +6,15 @@ Nothing runs that could not be judged, approved where that is needed, and record
 import asyncio
 import contextlib
 import logging
+import re
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from kakoi.audit import AuditEntry, AuditLog, Event, ended
 from kakoi.errors import (
+    AuditError,
     ConfigurationError,
     KakoiError,
     SandboxError,
@@ -21,10 +24,11 @@ from kakoi.errors import (
 from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
 from kakoi.policy.rules import Policy, Verdict
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Command, Running
+from kakoi.runner.commands import Channel, Command, Running
 from kakoi.sandbox.adapter import SandboxAdapter
 
 _log = logging.getLogger(__name__)
+_Done = TypeVar("_Done")
 Approver = Callable[[Decision], Awaitable[bool]]
 Opener = Callable[[], Awaitable[SandboxAdapter]]
 DEFAULT_CONCURRENCY = 16
@@ -37,6 +41,24 @@ class Labels:
     session: str = ""
     task: str = ""
     user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What one call of many brings along, beside its command.
+
+    `variables`: what the agent wants to be set. They are judged as assignments in front of the
+        command; those in `Command.env` are the operator's own and are not.
+    `approver`: whom to ask in this call, instead of the gate's.
+    `session`: the label, instead of the gate's.
+    """
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    approver: Approver | None = None
+    session: str = ""
+
+
+_PLAIN_CALL = Call()
 
 
 class Gate:
@@ -77,7 +99,18 @@ class Gate:
         self._turns = asyncio.Semaphore(concurrency)
         self._ask_always = ask_always
         self._validators = tuple(validators)
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs: set[asyncio.Task[ExecutionResult]] = set()
+
+    @property
+    def policy(self) -> Policy:
+        """What may run."""
+        return self._policy
+
+    async def judge(self, command: Command, call: Call = _PLAIN_CALL) -> Decision:
+        """What the policy says; nothing is asked, recorded or run."""
+        # In a thread: what is not plain is read by a parser that is a program of its own.
+        text = _judged(command, call.variables)
+        return await asyncio.to_thread(decide, self._policy, text, cwd=command.cwd or self._cwd)
 
     async def run(self, command: Command) -> ExecutionResult:
         """Run `command` to its end.
@@ -115,28 +148,104 @@ class Gate:
                     yield running
                     await record(await running.result())
 
-    async def start(self, command: Command) -> str:
+    async def perform(
+        self,
+        command: Command,
+        work: Callable[[Channel], Awaitable[_Done]],
+        call: Call = _PLAIN_CALL,
+    ) -> _Done:
+        """Do `work` over the channel, judged and recorded as `command`, which would do the same.
+
+        Raises as `run`, and what `work` raises.
+        """
+        entry = await self._admit(command, call)
+        async with self._turns:
+            sandbox = await self._place()
+            async with self._recording(entry, sandbox) as record:
+                try:
+                    done = await work(await sandbox.channel())
+                except OSError as error:
+                    await record(ExecutionResult(1, "", "", 0, error=error.strerror or ""))
+                    raise
+                await record(ExecutionResult(0, "", "", 0))
+        return done
+
+    async def start(self, command: Command, call: Call = _PLAIN_CALL) -> str:
         """Start a job that outlives this call; returns its id. Raises as `run`.
 
         Jobs take no turn: they may run for ever. Its end is recorded if we live to see it.
         """
-        entry = await self._admit(command)
+        entry = await self._admit(command, call)
         sandbox = await self._place()
         channel = await sandbox.channel()
         entry = replace(entry, sandbox=sandbox.name)
-        await self._record(entry)
-        job = await channel.start(command)
+        try:
+            await self._record(entry)
+            job = await channel.start(_with_variables(command, call.variables))
+        except AuditError:
+            raise
+        except BaseException as error:
+            # It may have begun all the same: the answer was on its way.
+            calling_off = self._keep(self._call_off(channel, entry, error), command.id)
+            await asyncio.shield(calling_off)
+            raise
+        self._keep(self._see_it_end(channel, entry), job)
+        return job
 
-        async def see_it_end() -> None:
-            with contextlib.suppress(KakoiError):
-                result = await channel.wait_job(job)
-                if result is not None:
-                    await self._record(ended(entry, result))
+    async def wait(self, job: str, *, wait_s: float) -> ExecutionResult | None:
+        """The result of a job, recorded; None if it still runs after `wait_s`.
 
-        task = asyncio.ensure_future(see_it_end())
+        Its output is in the sandbox: `Channel.read_output`.
+        """
+        if (task := self._task_of(job)) is not None:
+            await asyncio.wait([task], timeout=wait_s)
+            return task.result() if task.done() else None
+        channel = await (await self._place()).channel()
+        return await channel.wait_job(job, wait_s=wait_s)
+
+    async def stop(self, job: str) -> ExecutionResult:
+        """End a job and everything it started; returns its result, recorded."""
+        channel = await (await self._place()).channel()
+        task = self._task_of(job)
+        result = await channel.stop_job(job)
+        if task is not None:
+            await asyncio.wait([task])
+        return result
+
+    @property
+    def running_jobs(self) -> list[str]:
+        """The jobs of this gate that have not ended."""
+        return [task.get_name() for task in self._jobs]
+
+    def _keep(
+        self, ending: Coroutine[object, object, ExecutionResult], job: str
+    ) -> "asyncio.Task[ExecutionResult]":
+        task = asyncio.get_running_loop().create_task(ending, name=job)
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
-        return job
+        return task
+
+    def _task_of(self, job: str) -> "asyncio.Task[ExecutionResult] | None":
+        return next((task for task in self._jobs if task.get_name() == job), None)
+
+    async def _see_it_end(self, channel: Channel, entry: AuditEntry) -> ExecutionResult:
+        try:
+            result = await channel.wait_job(entry.id)
+            assert result is not None  # noqa: S101 - without a time there is no other answer
+        except (KakoiError, OSError) as error:
+            result = _lost(str(error))
+        await self._record_end(ended(entry, result))
+        return result
+
+    async def _call_off(
+        self, channel: Channel, entry: AuditEntry, error: BaseException
+    ) -> ExecutionResult:
+        lost = isinstance(error, SandboxError)
+        result = _lost(str(error)) if lost else _cancelled_result()
+        with contextlib.suppress(KakoiError, OSError):
+            result = await channel.stop_job(entry.id)
+        await self._record_end(ended(entry, result))
+        return result
 
     async def close(self) -> None:
         """Stop waiting for jobs. The sandbox belongs to whoever made it."""
@@ -153,13 +262,10 @@ class Gate:
                 self.sandbox = await self._open_sandbox()
             return self.sandbox
 
-    async def _admit(self, command: Command) -> AuditEntry:
+    async def _admit(self, command: Command, call: Call = _PLAIN_CALL) -> AuditEntry:
         """Judge, and ask if need be; returns what to record when it starts."""
-        text = command.command
-        judged = text if isinstance(text, str) else shlex.join(text)
-        cwd = command.cwd or self._cwd
-        # In a thread: what is not plain is read by a parser that is a program of its own.
-        decision = await asyncio.to_thread(decide, self._policy, judged, cwd=cwd)
+        decision = await self.judge(command, call)
+        judged, cwd = decision.command, command.cwd or self._cwd
         entry = AuditEntry(
             event=Event.STARTED,
             id=command.id,
@@ -169,7 +275,7 @@ class Gate:
             verdict=decision.verdict.value,
             rules=tuple(finding.rule for finding in decision.findings),
             reason=decision.findings[0].reason if decision.findings else "",
-            session=self._labels.session,
+            session=call.session or self._labels.session,
             task=self._labels.task,
             user=self._labels.user,
         )
@@ -178,7 +284,7 @@ class Gate:
             raise decision.error()
         await self._validate(judged, entry)
         if decision.verdict is Verdict.ASK or self._ask_always:
-            await self._ask(decision, entry)
+            await self._ask(decision, entry, call.approver or self._approver)
         return entry
 
     async def _validate(self, judged: str, entry: AuditEntry) -> None:
@@ -190,16 +296,16 @@ class Gate:
                 await self._record(replace(refusal, reason=str(error)))
                 raise
 
-    async def _ask(self, decision: Decision, entry: AuditEntry) -> None:
+    async def _ask(self, decision: Decision, entry: AuditEntry, approver: Approver | None) -> None:
         await self._record(replace(entry, event=Event.ASKED))
         agreed = False
         try:
-            agreed = self._approver is not None and await self._approver(decision)
+            agreed = approver is not None and await approver(decision)
         finally:  # Whoever interrupts the question has not agreed.
             answer = Event.APPROVED if agreed else Event.DECLINED
             await asyncio.shield(self._record(replace(entry, event=answer)))
         if not agreed:
-            who = "nobody was there to be asked" if self._approver is None else "it was declined"
+            who = "nobody was there to be asked" if approver is None else "it was declined"
             raise _cancelled(decision, who)
 
     # --- After -------------------------------------------------------------------------------
@@ -223,8 +329,7 @@ class Gate:
         except BaseException as error:
             if not recorded:
                 lost = isinstance(error, SandboxError)
-                reason = Reason.SANDBOX_LOST if lost else Reason.CANCELLED
-                result = ExecutionResult(125 if lost else 130, "", "", 0, reason=reason)
+                result = _lost(str(error)) if lost else _cancelled_result()
                 await self._record_end(ended(entry, result))
             raise
 
@@ -238,6 +343,30 @@ class Gate:
     async def _record(self, entry: AuditEntry) -> None:
         if self._audit is not None:
             await asyncio.to_thread(self._audit.append, entry)
+
+
+def _judged(command: Command, variables: Mapping[str, str]) -> str:
+    """The text that is judged: what runs, after the assignments that it runs with."""
+    words = command.command
+    text = words if isinstance(words, str) else shlex.join(words)
+    if not variables:
+        return text
+    for name in variables:
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ConfigurationError(f"{name!r} is no name of a variable")
+    return f"{' '.join(f'{name}={shlex.quote(variables[name])}' for name in variables)}\n{text}"
+
+
+def _with_variables(command: Command, variables: Mapping[str, str]) -> Command:
+    return replace(command, env={**command.env, **variables}) if variables else command
+
+
+def _lost(error: str) -> ExecutionResult:
+    return ExecutionResult(125, "", "", 0, reason=Reason.SANDBOX_LOST, error=error)
+
+
+def _cancelled_result() -> ExecutionResult:
+    return ExecutionResult(130, "", "", 0, reason=Reason.CANCELLED)
 
 
 def _cancelled(decision: Decision, who: str) -> UserCancelledError:
