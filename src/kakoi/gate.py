@@ -179,18 +179,19 @@ class Gate:
         sandbox = await self._place()
         channel = await sandbox.channel()
         entry = replace(entry, sandbox=sandbox.name)
+        started = _with_variables(command, call.variables)
+        beginning = asyncio.ensure_future(self._begin(channel, entry, started))
         try:
-            await self._record(entry)
-            job = await channel.start(_with_variables(command, call.variables))
+            await asyncio.shield(beginning)
         except AuditError:
             raise
         except BaseException as error:
             # It may have begun all the same: the answer was on its way.
-            calling_off = self._keep(self._call_off(channel, entry, error), command.id)
-            await asyncio.shield(calling_off)
+            ending = self._call_off(channel, entry, beginning, error)
+            await asyncio.shield(self._keep(ending, command.id))
             raise
-        self._keep(self._see_it_end(channel, entry), job)
-        return job
+        self._keep(self._see_it_end(channel, entry), command.id)
+        return command.id
 
     async def wait(self, job: str, *, wait_s: float) -> ExecutionResult | None:
         """The result of a job, recorded; None if it still runs after `wait_s`.
@@ -237,14 +238,23 @@ class Gate:
         await self._record_end(ended(entry, result))
         return result
 
+    async def _begin(self, channel: Channel, entry: AuditEntry, command: Command) -> None:
+        await self._record(entry)
+        await channel.start(command)
+
     async def _call_off(
-        self, channel: Channel, entry: AuditEntry, error: BaseException
+        self,
+        channel: Channel,
+        entry: AuditEntry,
+        beginning: "asyncio.Task[None]",
+        error: BaseException,
     ) -> ExecutionResult:
-        lost = isinstance(error, SandboxError)
-        result = _lost(str(error)) if lost else _cancelled_result()
-        with contextlib.suppress(KakoiError, OSError):
-            result = await channel.stop_job(entry.id)
-        await self._record_end(ended(entry, result))
+        result = _lost(str(error)) if isinstance(error, SandboxError) else _cancelled_result()
+        await asyncio.wait([beginning])
+        if not isinstance(beginning.exception(), AuditError):
+            with contextlib.suppress(KakoiError, OSError):
+                result = await channel.stop_job(entry.id)
+            await self._record_end(ended(entry, result))
         return result
 
     async def close(self) -> None:
