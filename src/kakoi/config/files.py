@@ -10,8 +10,10 @@ import yaml
 
 from kakoi.errors import ConfigurationError
 
-_MAX_BYTES = 1024 * 1024
+_MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 16
+# Of `1:1:1:…`, which YAML takes for a number to the base of sixty, a long one takes hours.
+_MAX_NUMBER = 64
 # What its constructors raise for `!!bool x`, `!!int ""` and the like.
 _OF_BROKEN_TAGS = (ValueError, LookupError, TypeError, AttributeError)
 
@@ -45,14 +47,12 @@ def read_items(path: Path) -> list[Item] | None:
 
 def _yaml(text: str, path: Path) -> Iterator[Item]:
     try:
+        _guard(text, path)
         loader = yaml.SafeLoader(text)
         try:
-            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-                raise ConfigurationError(
-                    f"{path} holds an alias (`*name`)", hint="write the value out where it is meant"
-                )
             node = loader.get_single_node()
             if node is not None:
+                _check(node, path)
                 yield from _walk(loader, node, (), path)
         finally:
             loader.dispose()
@@ -64,26 +64,57 @@ def _yaml(text: str, path: Path) -> Iterator[Item]:
         raise ConfigurationError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
 
 
+def _guard(text: str, path: Path) -> None:
+    """Refuse what makes the parser itself slow or big, before it has read all of it."""
+    depth = 0
+    for event in yaml.parse(text):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigurationError(
+                f"{path}:{line} holds an alias (`*{event.anchor}`)",
+                hint="write the value out where it is meant",
+            )
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MAX_DEPTH:
+            raise ConfigurationError(f"{path}:{line} is nested too deeply")
+
+
+def _check(node: yaml.Node, path: Path) -> None:
+    """Every key is a name and there once, also in lists; numbers have a sensible length."""
+    line = node.start_mark.line + 1
+    if isinstance(node, yaml.ScalarNode):
+        if len(node.value) > _MAX_NUMBER and node.tag.endswith((":int", ":float")):
+            raise ConfigurationError(f"{path}:{line}: the number is too long")
+    elif isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            _check(each, path)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is None or key in seen:
+                what = "is no name" if key is None else "is there already"
+                line = key_node.start_mark.line + 1
+                named = str(key_node.value)[:80]
+                raise ConfigurationError(f"{path}:{line}: the key {named!r} {what}")
+            seen.add(key)
+            _check(value_node, path)
+
+
 def _walk(
     loader: yaml.SafeLoader, node: yaml.Node, keys: tuple[str, ...], path: Path
 ) -> Iterator[Item]:
     line = node.start_mark.line + 1
-    if len(keys) > _MAX_DEPTH:
-        raise ConfigurationError(f"{path}:{line} is nested too deeply")
-    if not isinstance(node, yaml.MappingNode):
-        if not keys:
-            raise ConfigurationError(f"{path}:{line}: there are no keys and values")
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            yield from _walk(loader, value_node, (*keys, key_node.value), path)
+    elif not keys:
+        raise ConfigurationError(f"{path}:{line}: there are no keys and values")
+    else:
         yield Item(keys, loader.construct_object(node, deep=True), line)
-        return
-    seen: set[str] = set()
-    for key_node, value_node in node.value:
-        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-        line = key_node.start_mark.line + 1
-        if key is None or key in seen:
-            what = "is no name" if key is None else "is there already"
-            raise ConfigurationError(f"{path}:{line}: the key {str(key_node.value)[:80]!r} {what}")
-        seen.add(key)
-        yield from _walk(loader, value_node, (*keys, key), path)
 
 
 def _toml(text: str, path: Path) -> Iterator[Item]:

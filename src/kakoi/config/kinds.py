@@ -1,7 +1,6 @@
 """Kinds of values: how each is read from a file or from the environment, and told to editors."""
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from kakoi.errors import ConfigurationError
 from kakoi.sections import wrong
 
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _WORDS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 _LONGEST_S: Final = 2**31
 
@@ -46,17 +45,12 @@ def _flag_text(value: str, where: str) -> bool:
     return _WORDS[value.lower()]
 
 
-def _number(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise wrong(where, value, "a number")
-    return value
-
-
 def _positive(value: object, where: str) -> float:
-    found = _number(value, where)
-    if not 0 < found < _LONGEST_S:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(where, value, "a number")
+    if not 0 < value < _LONGEST_S:
         raise wrong(where, value, "a number above zero")
-    return found
+    return value
 
 
 def _count(value: object, where: str) -> int:
@@ -67,7 +61,7 @@ def _count(value: object, where: str) -> int:
 
 def _size(value: object, where: str) -> int:
     """Bytes, or a text such as `4g`, `512m`, `10GiB`: a k is 1024."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63:
         return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     size = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0

@@ -87,6 +87,8 @@ def load_settings(
     for name, value, origin in _environment_values(given):
         values[name], origins[name] = value, origin
     for name, value in (call or {}).items():
+        if name not in table():
+            raise _unknown(name, "call", "")
         values[name], origins[name] = value, "call"
     return Loaded(build(values), origins)
 
@@ -112,6 +114,7 @@ def _file_values(path: Path, items: Sequence[Item]) -> Iterator[tuple[str, Any, 
     """The settings in a file. In a file of another program, its own sections are left alone."""
     is_foreign = path.stem == "orch" or any(item.keys[0] in _FOREIGN for item in items)
     ours = {name.partition(".")[0] for name in _paths()}
+    said: dict[str, str] = {}
     for item in items:
         written = ".".join(map(_snake, item.keys))
         where = f"{path}:{item.line}" if item.line else str(path)
@@ -121,22 +124,29 @@ def _file_values(path: Path, items: Sequence[Item]) -> Iterator[tuple[str, Any, 
         if item.value is None and (name is not None or written in _sections()):
             continue
         if name is None:
-            raise _unknown(written, where, path)
+            raise _unknown(written, where, str(path))
+        if name in said:
+            raise ConfigurationError(
+                f"{where}: `{written}` says again what `{said[name]}` has said", hint="keep one"
+            )
+        said[name] = written
         yield name, table()[name].kind.read(item.value, f"{where}: {written}"), where
+        if written == "shell.allowed_commands":  # Of spec D: there, the list is all there is.
+            yield "policy.use_default", False, where
 
 
 def _snake(key: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", key).lower().replace("-", "_")
 
 
-def _unknown(written: str, where: str, path: Path) -> ConfigurationError:
+def _unknown(written: str, where: str, file: str) -> ConfigurationError:
     if written in _sections():
         return ConfigurationError(f"{where}: `{written}` is a section; it holds keys and values")
     close = difflib.get_close_matches(written, list(_paths()), n=1, cutoff=0.5)
     advice = f"; did you mean `{close[0]}`?" if close else ""
     return ConfigurationError(
         f"{where}: unknown key `{written[:80]}`{advice}",
-        details={"file": str(path), "key": written[:200]},
+        details={"file": file, "key": written[:200]},
         hint="`kakoi config show` lists every key",
     )
 

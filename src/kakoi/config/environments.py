@@ -1,0 +1,57 @@
+"""Settings → the manager of the tasks' environments."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from kakoi.audit import AuditLog
+from kakoi.config.credentials import credential_for
+from kakoi.config.opening import default_audit_file, policy_from
+from kakoi.config.settings import Settings
+from kakoi.errors import ConfigurationError
+from kakoi.sandbox.adapter import Limits
+from kakoi.sandbox.select import engine_environment
+from kakoi.tasks.checkout import CloneOptions
+from kakoi.tasks.environments import WORKSPACE, EnvironmentOptions, ExecutionEnvironmentManager
+
+
+def environment_manager(settings: Settings) -> ExecutionEnvironmentManager:
+    """The manager that the settings describe, with our tokens and our record."""
+    path = Path(settings.audit.file) if settings.audit.file else default_audit_file(os.environ)
+    return ExecutionEnvironmentManager(
+        environment_options(settings),
+        clock=now,
+        engine_env=engine_environment(os.environ),
+        credential_for=credential_for,
+        audit=AuditLog(path, clock=now),
+    )
+
+
+def now() -> datetime:
+    """The time of day."""
+    return datetime.now(UTC)
+
+
+def environment_options(settings: Settings) -> EnvironmentOptions:
+    """What the environments of tasks are like, as the settings say."""
+    tasks, resources = settings.tasks, settings.resources
+    if tasks.network.external_access and tasks.network.whitelist_mode:
+        raise ConfigurationError(
+            "tasks.network.whitelist_mode cannot be enforced yet",
+            hint="set tasks.network.external_access to false, or whitelist_mode to false",
+        )
+    return EnvironmentOptions(
+        image=tasks.base_image,
+        network="bridge" if tasks.network.external_access else "none",
+        limits=Limits(
+            memory_bytes=resources.memory_limit,
+            cpus=resources.cpu_limit,
+            processes=resources.processes,
+        ),
+        clone=CloneOptions(depth=tasks.clone.depth if tasks.clone.shallow else None),
+        install_dependencies=tasks.clone.auto_install_deps,
+        timeout_s=settings.execution.timeout_seconds,
+        max_output_bytes=settings.execution.max_output_size,
+        stale_after=timedelta(hours=tasks.cleanup.stale_threshold_hours),
+        policy=policy_from(settings.policy, roots=[WORKSPACE], origin="settings"),
+    )

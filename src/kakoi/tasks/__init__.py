@@ -1,0 +1,1 @@
+"""FOR WHOM?  One clean environment for each task."""

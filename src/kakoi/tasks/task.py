@@ -1,0 +1,55 @@
+"""Task: an issue or a pull request somebody wants done, as far as its environment has to know."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from kakoi.errors import ConfigurationError
+from kakoi.runner.commands import check_type
+
+Kind = Literal["issue", "pull_request"]
+_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+# As git has it, and never an option: `git check-ref-format` in short.
+_BRANCH = re.compile(
+    r"(?!-)(?!.*(?:\.\.|@\{|//|\.lock$|[\x00-\x20\x7f~^:?*\[\\]))[^\s]{1,200}(?<![/.])"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What to work on. Wrong values raise ConfigurationError here, not later.
+
+    `uuid`: names the task, and its container. `repository`: what to clone, without credentials.
+    `source_branch`, `target_branch`: of a pull request; an issue starts from the default branch.
+    """
+
+    uuid: str
+    repository: str
+    kind: Kind = "issue"
+    source_branch: str | None = None
+    target_branch: str | None = None
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        check_type("uuid", self.uuid, str)
+        check_type("repository", self.repository, str)
+        if not _UUID.fullmatch(self.uuid):
+            raise ConfigurationError(
+                f"uuid is {self.uuid!r:.80}; it must be 1 to 64 letters, digits, `-`, `_` or `.`"
+            )
+        if self.kind not in ("issue", "pull_request"):
+            raise ConfigurationError(f"kind is {self.kind!r:.80}; it is an issue or a pull_request")
+        for name in ("source_branch", "target_branch"):
+            branch = getattr(self, name)
+            if branch is not None and not (isinstance(branch, str) and _BRANCH.fullmatch(branch)):
+                raise ConfigurationError(f"{name} is {branch!r:.80}; that is no name of a branch")
+        if self.kind == "pull_request" and self.source_branch is None:
+            raise ConfigurationError("a pull request needs its source_branch")
+
+
+def container_name(task_uuid: str) -> str:
+    """The name of a task's container, by which it is found again."""
+    return f"{PREFIX}{task_uuid}"
+
+
+PREFIX = "coding-agent-exec-"
