@@ -191,10 +191,13 @@ def _with_lists(policy: Policy, allowed: AllowedCommands, origin: str) -> Policy
             raise ConfigurationError(f"{origin}: an allowed command is empty")
         for each, entry in _with_aliases(name, category_of(name), origin):
             entries[each] = entry
-    if allowed.use_default:
-        for command in allowed.exclude:
-            for name in (command, *ALIASES.get(command, ())):
-                entries.pop(name, None)
+    removed = [n for command in allowed.exclude for n in (command, *ALIASES.get(command, ()))]
+    entries = {
+        name: entry
+        for name, entry in entries.items()
+        # With a program go its subcommands: `go` and `go test`.
+        if not any(name == each or name.startswith(f"{each} ") for each in removed)
+    }
     return replace(policy, entries=entries, origins=(*policy.origins, origin))
 
 

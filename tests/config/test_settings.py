@@ -1,0 +1,116 @@
+"""The model of settings: every key of the specs with its default, and values of every kind."""
+
+import re
+
+import pytest
+
+from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, Kind, choice
+from kakoi.config.loading import variables
+from kakoi.config.settings import Settings, build, defaults, section_docs, table, value_at
+from kakoi.errors import ConfigurationError
+
+
+def test_every_setting_says_what_it_is_in_a_sentence() -> None:
+    for path, setting in table().items():
+        assert re.fullmatch(r"[A-Z].*[.?]", setting.doc), path
+    for path, doc in section_docs().items():
+        assert re.fullmatch(r"[A-Z][^\n]*\.", doc), path
+
+
+def test_no_two_settings_share_a_name_or_a_variable() -> None:
+    names = [name for path, setting in table().items() for name in (path, *setting.also)]
+    assert len(names) == len(set(names))
+    given = [name for setting in table().values() for name in setting.env]
+    assert sorted(given) == sorted(variables())
+
+
+def test_settings_are_built_from_values_by_path() -> None:
+    built = build({"sandbox.docker.image": "x", "execution.concurrency": 3})
+    assert built.sandbox.docker.image == "x"
+    assert value_at(built, "execution.concurrency") == 3
+    assert build({}) == Settings()
+    assert defaults()["sandbox.type"] == "auto"
+
+
+BIG = int("f" * 5000, 16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "read"),
+    [
+        (SIZE, 1, 1),
+        (SIZE, "4g", 4 * 1024**3),
+        (SIZE, "512 MiB", 512 * 1024**2),
+        (SIZE, "1.5k", 1536),
+        (SIZE, "10GB", 10 * 1024**3),
+        (NUMBER, 0.5, 0.5),
+        (NUMBER, 2, 2),
+        (COUNT, 3, 3),
+        (FLAG, False, False),
+        (TEXT, "", ""),
+        (TEXTS, ["a b"], ("a b",)),
+        (TEXTS, [], ()),
+        (RULES, [{"id": "x"}], ({"id": "x"},)),
+        (choice("a", "b"), "b", "b"),
+    ],
+)
+def test_a_right_value_is_read(kind: Kind, given: object, read: object) -> None:
+    assert kind.read(given, "here") == read
+
+
+WRONG: dict[str, tuple[Kind, list[object]]] = {
+    "size": (SIZE, [0, -1, True, 1.5, "", "4x", "g", "-4g", "0", "9" * 400 + "g", BIG, 2**63, [], None]),
+    "number": (NUMBER, [0, -1, True, "1", float("nan"), float("inf"), BIG, 10**400, [], None]),
+    "count": (COUNT, [0, -1, 1.5, True, "1", BIG, [], None]),
+    "flag": (FLAG, [0, 1, "true", [], None]),
+    "text": (TEXT, [0, True, [], "a\0b", None]),
+    "texts": (TEXTS, ["a", [1], [""], [" "], ["a\0"], [["a"]], {"a": 1}, [BIG], None]),
+    "rules": (RULES, ["a", ["a"], {"id": "x"}, None]),
+    "choice": (choice("a", "b"), ["c", "", 1, ["a"], None]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_is_refused_with_its_place_and_what_is_wanted(name: str) -> None:
+    kind, values = WRONG[name]
+    for value in values:
+        with pytest.raises(ConfigurationError, match=r"^here is .*; it must be ") as caught:
+            kind.read(value, "here")
+        assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "read"),
+    [
+        (FLAG, "true", True),
+        (FLAG, "YES", True),
+        (FLAG, "0", False),
+        (NUMBER, "2", 2),
+        (NUMBER, "0.5", 0.5),
+        (COUNT, "7", 7),
+        (SIZE, "4g", 4 * 1024**3),
+        (SIZE, "1024", 1024),
+        (TEXTS, "a, b c,", ("a", "b c")),
+        (TEXT, "x", "x"),
+    ],
+)
+def test_a_text_of_the_environment_is_read(kind: Kind, given: str, read: object) -> None:
+    assert kind.read_text(given, "NAME") == read
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (FLAG, "maybe"),
+        (NUMBER, "nan"),
+        (NUMBER, "inf"),
+        (NUMBER, "1" * 400),
+        (COUNT, "1.5"),
+        (SIZE, "1e3"),
+        (SIZE, "much"),
+        (RULES, "[]"),
+    ],
+)
+def test_a_wrong_text_of_the_environment_names_the_variable(kind: Kind, given: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^NAME "):
+        kind.read_text(given, "NAME")
