@@ -10,6 +10,8 @@ import dataclasses
 import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -573,3 +575,27 @@ async def test_no_adapter_leaves_a_warning_or_a_task_behind(
         await adapter.execute("true")
     assert asyncio.all_tasks() == before
     assert "never retrieved" not in caplog.text
+
+
+# --- From the command line -------------------------------------------------------------------
+
+
+def test_the_command_line_tells_what_was_written_when_it_has_ended(
+    world: World, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "kakoi", "run", "--sandbox", "container-use"),
+            *("--workspace", str(world.repository), "echo out; echo err >&2; exit 3"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={
+            "PATH": f"{world.bin}:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+            "KAKOI_AUDIT_FILE": str(tmp_path / "audit.jsonl"),
+        },
+    )
+    assert (done.returncode, done.stdout) == (3, "out\n")
+    assert done.stderr.startswith("err\n")

@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import click
@@ -34,6 +34,7 @@ from kakoi.cli.telling import (
 )
 from kakoi.config.opening import open_gate
 from kakoi.errors import KakoiError, SandboxError, SecurityError, UserCancelledError
+from kakoi.gate import Gate
 from kakoi.policy.decide import Decision
 from kakoi.policy.rules import Policy
 from kakoi.results import ExecutionResult, Reason
@@ -43,6 +44,8 @@ from kakoi.sandbox.adapter import SandboxAdapter
 FAILED: Final = 125
 REFUSED: Final = 126
 NOT_FOUND: Final = 127
+# They take no input, and tell what a command wrote when it has ended.
+_WITHOUT_CHANNEL: Final = ("container-use",)
 
 
 class _Misuse(click.UsageError):
@@ -135,19 +138,28 @@ class Session:
         stdin = Input() if self.stdin else None
         for command in commands:
             try:
-                async with gate.open(command) as running:
-                    result = await pass_through(
-                        running,
-                        stdin=stdin,
-                        terminal=command.terminal is not None,
-                        shown=not self.as_json,
-                    )
+                result = await self._run_one(gate, command, stdin)
             except SandboxError as error:
                 raise await _explained(error, gate.sandbox) from error
             if result.reason is not Reason.NEVER_STARTED or result.exit_code != NOT_FOUND:
                 break
         self._tell_result(result, command, gate.sandbox.name if gate.sandbox else "")
         return result.exit_code
+
+    async def _run_one(self, gate: Gate, command: Command, stdin: Input | None) -> ExecutionResult:
+        if self.place.settings.sandbox.type in _WITHOUT_CHANNEL and command.terminal is None:
+            result = await gate.run(replace(command, stdin_open=False))
+            if not self.as_json:
+                write_all(1, result.stdout.encode("utf-8", "surrogateescape"))
+                write_all(2, result.stderr.encode("utf-8", "surrogateescape"))
+            return result
+        async with gate.open(command) as running:
+            return await pass_through(
+                running,
+                stdin=stdin,
+                terminal=command.terminal is not None,
+                shown=not self.as_json,
+            )
 
     # --- Telling -----------------------------------------------------------------------------
 
