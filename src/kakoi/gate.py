@@ -164,8 +164,8 @@ class Gate:
             async with self._recording(entry, sandbox) as record:
                 try:
                     done = await work(await sandbox.channel())
-                except OSError as error:
-                    await record(ExecutionResult(1, "", "", 0, error=error.strerror or ""))
+                except (OSError, ConfigurationError) as error:
+                    await record(ExecutionResult(1, "", "", 0, error=str(error)))
                     raise
                 await record(ExecutionResult(0, "", "", 0))
         return done

@@ -1,0 +1,89 @@
+"""`kakoi mcp`: commands for agents that speak the Model Context Protocol."""
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kakoi.cli.opening import place_from, place_options, setting_option, variables
+from kakoi.config.opening import default_audit_file
+from kakoi.errors import ConfigurationError
+
+
+@click.command()
+@click.option(
+    "--http",
+    "address",
+    is_flag=False,
+    flag_value="127.0.0.1:8765",
+    metavar="[HOST:PORT]",
+    help="Serve streamable HTTP there [default: 127.0.0.1:8765], not standard input and output.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Holds the bearer token that clients of HTTP must send. Without it KAKOI_MCP_TOKEN is "
+    "taken, or one is made up and shown.",
+)
+@click.option(
+    "--host-name",
+    "host_names",
+    multiple=True,
+    metavar="NAME",
+    help="A name by which clients of HTTP may call this machine; may be given again.",
+)
+@setting_option("policy.profile", "--profile", metavar="NAME")
+@place_options
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    *,
+    address: str | None,
+    token_file: Path | None,
+    host_names: tuple[str, ...],
+    cwd: str | None,
+    env: tuple[str, ...],
+    **_place: object,
+) -> None:
+    """Serve commands, files and jobs over the Model Context Protocol.
+
+    Standard output carries the protocol only. It ends with its client, or by a signal, and ends
+    everything that was started.
+    """
+    if address is None and (token_file is not None or host_names):
+        raise click.UsageError("--token-file and --host-name are for --http")
+    place = place_from(context)
+    serving = _serving()
+    serving.serve(
+        serving.Wanted(
+            settings=place.settings,
+            policy=place.policy(),
+            sandbox=place.config,
+            unfit=place.unfit,
+            workspace=place.directory,
+            cwd=place.within(cwd or "."),
+            audit_file=place.audit_file or default_audit_file(os.environ),
+            env=variables(env, os.environ),
+            address=address,
+            token_file=token_file,
+            token=os.environ.get("KAKOI_MCP_TOKEN", ""),
+            host_names=host_names,
+        )
+    )
+
+
+def _serving() -> Any:
+    """A door of its own, behind an extra: found when it is asked for."""
+    try:
+        return import_module("kakoi.mcp_server.serving")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("kakoi",):
+            raise
+        raise ConfigurationError(
+            f"the MCP server needs the package {error.name}, which is not installed",
+            hint="pip install 'kakoi[mcp]'",
+        ) from error

@@ -1,0 +1,148 @@
+"""Asking the person behind a client, when the policy wants one to decide.
+
+Clients of protocol 2026-07-28 and later are asked by the answer to their call, and call again with
+the reply; older ones by a request while the call goes on. Whoever cannot ask anybody gets a no.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+)
+from mcp_types.version import is_version_at_least
+from pydantic import ValidationError
+
+from kakoi.gate import Approver, Call, Gate
+from kakoi.mcp_server.sessions import Session
+from kakoi.policy.decide import Decision
+from kakoi.policy.rules import Verdict
+from kakoi.policy.wording import in_words
+from kakoi.printable import shown
+from kakoi.runner.commands import Command
+
+# The first version in which a server cannot send requests of its own.
+_ANSWERS_BY_CALLING_AGAIN: Final = "2026-07-28"
+_PATIENCE_S: Final = 600.0
+_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "remember": {
+            "type": "boolean",
+            "title": "Do not ask again",
+            "description": "Run this very command in this session without asking again.",
+            "default": False,
+        }
+    },
+}
+
+
+class MustAsk(Exception):
+    """The client has to ask, and to call again: `result` is what it is told."""
+
+    def __init__(self, result: InputRequiredResult) -> None:
+        super().__init__("the client has to ask")
+        self.result = result
+
+
+class Person:
+    """Who is asked in one call, over its client."""
+
+    def __init__(
+        self,
+        context: ServerRequestContext[Any, Any],
+        answers: Mapping[str, object],
+        session: Session,
+        description: str = "",
+    ) -> None:
+        self._context = context
+        self._answers = answers
+        self._session = session
+        self._description = description
+        self._asked: tuple[Gate, Command, Call] | None = None
+
+    async def call(self, gate: Gate, command: Command, variables: Mapping[str, str]) -> Call:
+        """What to hand to the gate with `command`. MustAsk: the client has to ask first."""
+        call = Call(variables=variables, session=self._session.label)
+        cwd = command.cwd or ""
+        if self._answers_by_calling_again and self._can_ask:
+            decision = await gate.judge(command, call)
+            if decision.verdict is Verdict.ASK and not self._session.has_agreed(
+                decision.command, cwd
+            ):
+                self._ask_first(decision, cwd)
+        self._asked = gate, command, call
+        return replace(call, approver=self._approver(cwd) if self._can_ask else None)
+
+    async def question(self) -> Decision | None:
+        """What the last call would have had to ask, or has asked."""
+        if self._asked is None:
+            return None
+        gate, command, call = self._asked
+        return await gate.judge(command, call)
+
+    @property
+    def _answers_by_calling_again(self) -> bool:
+        return is_version_at_least(self._context.protocol_version, _ANSWERS_BY_CALLING_AGAIN)
+
+    @property
+    def _can_ask(self) -> bool:
+        capabilities = self._context.session.client_capabilities
+        asking = capabilities.elicitation if capabilities is not None else None
+        # Without any mode it is a client from before there were modes: it has forms.
+        return asking is not None and (asking.form is not None or asking.url is None)
+
+    def _approver(self, cwd: str) -> Approver:
+        async def approve(decision: Decision) -> bool:
+            if self._session.has_agreed(decision.command, cwd):
+                return True
+            answer = await self._answer(decision, cwd)
+            if answer is None or answer.action != "accept":
+                return False
+            if (answer.content or {}).get("remember") is True:
+                self._session.agree(decision.command, cwd)
+            return True
+
+        return approve
+
+    async def _answer(self, decision: Decision, cwd: str) -> ElicitResult | None:
+        question = self._question(decision, cwd)
+        if self._answers_by_calling_again:
+            given = self._answers.get(_key(question))
+            return given if isinstance(given, ElicitResult) else None
+        with contextlib.suppress(MCPError, ValidationError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._context.session.elicit_form(
+                    question, _SCHEMA, self._context.request_id
+                )
+        return None
+
+    def _ask_first(self, decision: Decision, cwd: str) -> None:
+        question = self._question(decision, cwd)
+        key = _key(question)
+        if key not in self._answers:
+            params = ElicitRequestFormParams(message=question, requested_schema=_SCHEMA)
+            asked = InputRequiredResult(input_requests={key: ElicitRequest(params=params)})
+            raise MustAsk(asked)
+
+    def _question(self, decision: Decision, cwd: str) -> str:
+        lines = [in_words(decision), "", f"in {shown(cwd)}:"]
+        # All of it: nobody agrees unseen.
+        lines += [f"  | {shown(line)}" for line in decision.command.strip().splitlines()]
+        if self._description:
+            lines.append(f"the agent says: {shown(self._description)}")
+        return "\n".join([*lines, "", "Accept to run it; decline to refuse it."])
+
+
+def _key(question: str) -> str:
+    """Names the question by its words: an answer to another one is none to this."""
+    return "approve-" + hashlib.sha256(question.encode("utf-8", "replace")).hexdigest()[:32]

@@ -1,0 +1,111 @@
+"""What all calls share, and what one call brings along."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from mcp.server.context import ServerRequestContext
+
+from kakoi.config.settings import ExecutionSection
+from kakoi.errors import ConfigurationError, ExecutionError, SandboxError, SecurityError
+from kakoi.gate import Gate
+from kakoi.mcp_server.asking import Person
+from kakoi.mcp_server.sessions import Session, Sessions
+from kakoi.runner.commands import Channel
+from kakoi.sandbox.workspace import within
+
+_MOST_JOBS: Final = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class House:
+    """One workspace, one sandbox, one gate: everybody who is let in shares them.
+
+    `env`: variables of the operator, for every command.
+    """
+
+    gate: Gate
+    workspace: str
+    name: str
+    audit_file: Path
+    execution: ExecutionSection
+    sessions: Sessions
+    env: Mapping[str, str] = field(default_factory=dict)
+    editing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turns: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = asyncio.Semaphore(self.execution.concurrency)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, wait_s: float) -> AsyncIterator[None]:
+        """One of the commands that may run at once; ExecutionError if there is no room in time."""
+        if len(self.gate.running_jobs) >= _MOST_JOBS:
+            raise ExecutionError(
+                f"{_MOST_JOBS} jobs are running, and there may be no more",
+                hint="stop one: list_jobs and stop_command",
+            )
+        try:
+            async with asyncio.timeout(max(wait_s, 1.0)):
+                await self.turns.acquire()
+        except TimeoutError:
+            raise ExecutionError(
+                f"{self.execution.concurrency} commands are running, and none of them has ended",
+                hint="try again, or stop one: list_jobs and stop_command",
+            ) from None
+        try:
+            yield
+        finally:
+            self.turns.release()
+
+    async def channel(self) -> Channel | None:
+        """The way into the sandbox, if there is one already."""
+        return None if self.gate.sandbox is None else await self.gate.sandbox.channel()
+
+    async def gate_channel(self) -> Channel:
+        """The way into the sandbox, in which something was started."""
+        channel = await self.channel()
+        if channel is None:
+            raise SandboxError("there is no sandbox")
+        return channel
+
+    async def path_in(self, session: Session, path: str) -> str:
+        """An absolute path inside of the workspace, links followed.
+
+        Told early and in words; what keeps commands and files inside is the sandbox.
+        """
+        if not path or "\0" in path:
+            raise ConfigurationError("`path` is no name of a file")
+        full = session.directory(path)
+        real = await asyncio.to_thread(os.path.realpath, full)
+        for each, why in ((full, "is"), (real, "is a link that leads")):
+            if not within(each, self.workspace):
+                raise SecurityError(
+                    f"{path!r} {why} outside of the workspace {self.workspace}",
+                    hint="name a file of the workspace",
+                )
+        return real
+
+    def check_container(self, container: str) -> None:
+        """Refuse an environment that is not the caller's."""
+        ours = getattr(self.gate.sandbox, "container", None)
+        if container and container != ours:
+            raise SecurityError(
+                f"the environment {container!r} is not yours",
+                hint="leave `container_id` out: commands run in the environment of this server",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call of a tool: who calls, in which session, with what."""
+
+    context: ServerRequestContext[Any, Any]
+    session: Session
+    person: Person
+    given: frozenset[str]
+    arguments: Mapping[str, Any]

@@ -1,0 +1,216 @@
+"""Streamable HTTP: for whoever has the token, and for no page that a browser was lured to."""
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import uvicorn
+from mcp.server.lowlevel.server import Server
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kakoi.errors import ConfigurationError
+
+_SHORTEST_TOKEN: Final = 16
+_LONGEST_TOKEN: Final = 4096
+_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+_MOST_SESSIONS: Final = 512
+_MOST_AT_ONCE: Final = 1024
+_GOODBYE_S: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Can only this machine reach it?"""
+        return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """HOST:PORT, or a part of it. The host is an address: what a name means can change."""
+        host, colon, port = text.rpartition(":")
+        if not colon and not text.isdigit():
+            host, port = text, "8765"
+        host = host.strip("[]") or "127.0.0.1"
+        try:
+            if host != "localhost":
+                ipaddress.ip_address(host)
+            number = int(port)
+            if not 0 <= number < 2**16:
+                raise ValueError
+        except ValueError:
+            raise ConfigurationError(
+                f"`{text}` is no address to listen on", hint="give HOST:PORT, as in 127.0.0.1:8765"
+            ) from None
+        return cls(host, number)
+
+
+def read_token(file: Path | None, given: str, address: Address) -> tuple[str, bool]:
+    """The token that clients must send, and whether it was made up here.
+
+    Only where nobody but this machine listens it is made up: elsewhere, who is to be let in has to
+    have been told before.
+    """
+    if file is not None:
+        given = _file_token(file)
+    if not given:
+        if not address.is_loopback:
+            raise ConfigurationError(
+                f"{address.host} can be reached from other machines; that takes a token",
+                hint="give --token-file FILE, or listen on 127.0.0.1",
+            )
+        return secrets.token_urlsafe(32), True
+    if not _SHORTEST_TOKEN <= len(given) <= _LONGEST_TOKEN or not given.isascii():
+        raise ConfigurationError(
+            f"the token must have at least {_SHORTEST_TOKEN} characters, all of them ASCII",
+            hint="openssl rand -hex 32 makes one",
+        )
+    return given, False
+
+
+def _file_token(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            data = opened.read(_LONGEST_TOKEN + 1)
+    except OSError as error:
+        raise ConfigurationError(f"the token file {file}: {error.strerror}") from None
+    if stat.S_ISREG(mode) and mode & 0o077:
+        raise ConfigurationError(
+            f"the token file {file} can be read by others", hint=f"chmod 600 {file}"
+        )
+    token = data.decode("ascii", "replace").strip()
+    if not token:
+        raise ConfigurationError(f"the token file {file} is empty")
+    return token
+
+
+class Guard:
+    """Lets a request in that names us by address, comes from no foreign page, and has the token."""
+
+    def __init__(self, app: ASGIApp, token: str, names: Iterable[str]) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._names = {"localhost", *names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass it on, or answer why not."""
+        if scope["type"] == "http" and (refusal := self._refusal(scope)):
+            await _refuse(send, *refusal)
+        elif scope["type"] in ("http", "lifespan"):
+            await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.lower(), []).append(value)
+        hosts, origins = headers.get(b"host", []), headers.get(b"origin", [])
+        if len(hosts) != 1 or not self._is_ours(b"//" + hosts[0]):
+            return 421, "the Host is not this server"
+        if any(not self._is_ours(origin) for origin in origins):
+            return 403, "the Origin is another site"
+        sent = headers.get(b"authorization", [])
+        kind, _, token = (sent[0] if len(sent) == 1 else b"").partition(b" ")
+        if kind.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+            return 401, "the bearer token is missing or wrong"
+        return None
+
+    def _is_ours(self, url: bytes) -> bool:
+        """Is the host an address, or a name that we know? A page that was lured to us has another:
+        the name that its owner has pointed here."""
+        try:
+            host = urlsplit(url.decode("ascii")).hostname or ""
+            return host in self._names or bool(ipaddress.ip_address(host))
+        except ValueError:
+            return False
+
+
+async def _refuse(send: Send, status: int, why: str) -> None:
+    body = json.dumps({"error": why}).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="kakoi"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class _Quiet(uvicorn.Server):
+    """Leaves signals to whoever started it: there is more to close than this server."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Listener:
+    """A server that listens from the start, and serves until it is told to stop."""
+
+    def __init__(
+        self, server: Server[Any], address: Address, token: str, names: Iterable[str] = ()
+    ) -> None:
+        app = server.streamable_http_app(
+            host=address.host,
+            max_request_body_size=_MAX_BODY_BYTES,
+            max_sessions=_MOST_SESSIONS,
+            # The guard has looked at that already, and more closely.
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        )
+        config = uvicorn.Config(
+            Guard(app, token, names),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_MOST_AT_ONCE,
+            timeout_graceful_shutdown=_GOODBYE_S,
+            lifespan="on",
+        )
+        self._server = _Quiet(config)
+        self._socket = _listen(address)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
+
+    async def serve(self) -> None:
+        """Until `stop`; what is being served then has a little time to end."""
+        await self._server.serve(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Serve nobody else."""
+        self._server.should_exit = True
+
+
+def _listen(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=256)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {address.host}:{address.port}: {os.strerror(error.errno or 0)}",
+            hint="use another port, as in --http 127.0.0.1:0",
+        ) from None
+
+
+async def closed(listener: Listener, serving: "asyncio.Task[None]") -> None:
+    """End it in order; returns when nobody is served any more."""
+    listener.stop()
+    await asyncio.wait([serving])

@@ -1,0 +1,251 @@
+"""The tools that run commands: every command is a job, and one that takes long is left running."""
+
+import asyncio
+import codecs
+import contextlib
+from typing import Any, Final
+
+import anyio
+from mcp_types import CallToolResult
+
+from kakoi.errors import ConfigurationError, KakoiError
+from kakoi.mcp_server.house import House, ToolCall
+from kakoi.mcp_server.replies import (
+    Output,
+    decision_reply,
+    ending,
+    result_meta,
+    result_reply,
+    running_reply,
+    said,
+    with_trailer,
+)
+from kakoi.printable import shown
+from kakoi.results import ExecutionResult
+from kakoi.runner.commands import Channel, Command, JobInfo, Stream
+
+DEFAULT_TIMEOUT_MS: Final = 120_000
+# How often a client that wants to know hears of a command that runs.
+_FIRST_PROGRESS_S: Final = 1.0
+_PROGRESS_S: Final = 5.0
+_PROGRESS_PATIENCE_S: Final = 1.0
+
+
+async def execute_command(house: House, call: ToolCall) -> CallToolResult:
+    """Run a command to its end, or leave it running after `yield_ms`."""
+    given = call.arguments
+    house.check_container(given["container_id"])
+    variables = {**call.session.env, **given["env"]}
+    command = _command(house, call)
+    handed = await call.person.call(house.gate, command, variables)
+    yield_s = given["yield_ms"] / 1000
+    turn = contextlib.nullcontext() if given["background"] else house.turn(yield_s)
+    clock = asyncio.get_running_loop().time
+    async with turn:
+        try:
+            await house.gate.start(command, handed)
+            began = clock()
+            call.session.env = variables
+            house.sessions.has_started(command.id, call.session)
+            result = await _watch(house, call, command.id, yield_s)
+            if result is None:
+                return await _still_running(house, command, round((clock() - began) * 1000))
+            call.session.went_to(result.cwd)
+            return await _has_ended(house, command.id, result)
+        except asyncio.CancelledError:
+            # The client does not want it any more: all of it ends before anybody else is served.
+            with anyio.CancelScope(shield=True), contextlib.suppress(KakoiError, OSError):
+                await house.gate.stop(command.id)
+            raise
+
+
+def _command(house: House, call: ToolCall) -> Command:
+    given = call.arguments
+    background: bool = given["background"]
+    longest_ms = round(house.execution.timeout_seconds * 1000)
+    timeout_ms = given["timeout_ms"]
+    if "timeout_ms" not in call.given:
+        timeout_ms = longest_ms if background else min(DEFAULT_TIMEOUT_MS, longest_ms)
+    if timeout_ms > longest_ms:
+        raise ConfigurationError(
+            f"`timeout_ms` is {timeout_ms}; the settings allow {longest_ms} at most"
+        )
+    return Command(
+        command=given["command"],
+        cwd=call.session.directory(given["workdir"]),
+        env=house.env,
+        stdin=given["stdin"].encode() if given["stdin"] else None,
+        stdin_open=given["stdin_open"],
+        timeout_s=timeout_ms / 1000,
+        report_cwd=not background,
+    )
+
+
+async def _watch(house: House, call: ToolCall, job: str, yield_s: float) -> ExecutionResult | None:
+    """The result, or None if it still runs after `yield_s`; tells meanwhile that it runs."""
+    if call.arguments["background"]:
+        return None
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    pause_s = _FIRST_PROGRESS_S
+    while True:
+        left_s = began + yield_s - clock()
+        result = await house.gate.wait(job, wait_s=max(0.0, min(left_s, pause_s)))
+        if result is not None or left_s <= pause_s:
+            return result
+        pause_s = _PROGRESS_S
+        spent_s = clock() - began
+        # Whoever asked to be told and does not read is not waited for.
+        with anyio.move_on_after(_PROGRESS_PATIENCE_S):
+            await call.context.session.report_progress(
+                spent_s, None, f"running for {spent_s:.0f} s"
+            )
+
+
+async def _has_ended(house: House, job: str, result: ExecutionResult) -> CallToolResult:
+    limit = house.execution.max_output_size
+    outputs = {}
+    for stream, total in _totals(result).items():
+        data = b""
+        if total:
+            data = await _head(await house.gate_channel(), job, stream, limit)
+        outputs[stream] = Output(data, len(data) >= total)
+    return result_reply(job, result, outputs["stdout"], outputs["stderr"])
+
+
+def _totals(result: ExecutionResult) -> dict[Stream, int]:
+    return {"stdout": result.stdout_bytes, "stderr": result.stderr_bytes}
+
+
+async def _still_running(house: House, command: Command, elapsed_ms: int) -> CallToolResult:
+    channel = await house.gate_channel()
+    limit = house.execution.max_output_size
+    heads = [
+        whole_characters(await _head(channel, command.id, stream, limit))
+        for stream in ("stdout", "stderr")
+    ]
+    return running_reply(command.id, elapsed_ms, *(Output(head, ended=False) for head in heads))
+
+
+async def _head(channel: Channel, job: str, stream: Stream, limit: int) -> bytes:
+    data = b""
+    while len(data) < limit:
+        part = await channel.read_output(job, stream, offset=len(data), limit=limit - len(data))
+        data += part.data
+        if not part.data or part.ended:
+            break
+    return data
+
+
+def whole_characters(data: bytes) -> bytes:
+    """Without the beginning of a character at the end: the rest of it is still to come."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    pending = len(decoder.getstate()[0])
+    return data[: len(data) - pending]
+
+
+# --- Jobs ------------------------------------------------------------------------------------
+
+
+async def read_output(house: House, call: ToolCall) -> CallToolResult:
+    """A part of what a job has written, and whether it still runs."""
+    given = call.arguments
+    job, stream, offset = given["job_id"], given["stream"], given["offset"]
+    channel = await _channel_to(house, job)
+    part = await channel.read_output(
+        job,
+        stream,
+        offset=offset,
+        limit=min(given["limit"], house.execution.max_output_size),
+        wait_s=given["wait_ms"] / 1000,
+    )
+    result = await house.gate.wait(job, wait_s=0)
+    ended = part.ended and result is not None
+    data = part.data if ended else whole_characters(part.data)
+    next_offset = offset + len(data)
+    state = ["still running"]
+    meta: dict[str, Any] = {"job_id": job, "running": True}
+    if result is not None:
+        state, meta = ending(result), result_meta(job, result)
+        if (session := house.sessions.of_job(job)) is not None:
+            session.went_to(result.cwd)
+    lost = f"{part.lost_bytes} bytes were not kept" if part.lost_bytes else ""
+    place = f"{stream} {offset}-{next_offset}" + (", all of it" if ended else "")
+    text = with_trailer(Output(data, ended).text, *state, place, lost, f"job {job}")
+    return said(text, meta | {"stream": stream, "next_offset": next_offset, "output_ended": ended})
+
+
+async def write_stdin(house: House, call: ToolCall) -> CallToolResult:
+    """Give a job input."""
+    job, text = call.arguments["job_id"], call.arguments["text"]
+    channel = await _channel_to(house, job)
+    data = text.encode()
+    try:
+        await channel.write_stdin(job, data, close=call.arguments["close"])
+    except BlockingIOError:
+        raise ConfigurationError(
+            "the job does not read the input that it has already", hint="read its output first"
+        ) from None
+    except BrokenPipeError:
+        raise ConfigurationError(
+            "the job takes no input", hint="start it with `stdin_open`, and write while it runs"
+        ) from None
+    return said(f"[{len(data)} bytes written | job {job}]", {"job_id": job, "bytes": len(data)})
+
+
+async def stop_command(house: House, call: ToolCall) -> CallToolResult:
+    """End a job and everything it started."""
+    job = call.arguments["job_id"]
+    await _channel_to(house, job)
+    result = await house.gate.stop(job)
+    more = "read_output has what it wrote" if result.stdout_bytes or result.stderr_bytes else ""
+    return said(with_trailer("", *ending(result), more, f"job {job}"), result_meta(job, result))
+
+
+async def list_jobs(house: House, call: ToolCall) -> CallToolResult:
+    """The jobs of this connection, running or not."""
+    channel = await house.channel()
+    jobs = [] if channel is None else await channel.list_jobs()
+    ours = [
+        (job, session)
+        for job in jobs
+        if (session := house.sessions.of_job(job.id)) and session.owner == call.session.owner
+    ]
+    lines = [_job_line(job, session.name) for job, session in ours]
+    running = sum(job.running for job, _ in ours)
+    meta = {
+        "jobs": [
+            {"job_id": job.id, "running": job.running, "session": session.name}
+            for job, session in ours
+        ]
+    }
+    return said(with_trailer("\n".join(lines), f"{len(ours)} jobs", f"{running} running"), meta)
+
+
+def _job_line(job: JobInfo, session: str) -> str:
+    state = "running" if job.result is None else ", ".join(ending(job.result)[:3])
+    sizes = f"stdout {job.stdout_bytes} bytes, stderr {job.stderr_bytes} bytes"
+    age = f"started {job.started_s_ago:.0f} s ago"
+    return f"{job.id}  {state}  {age}  {sizes}  session {session}  {shown(job.command)[:200]}"
+
+
+async def _channel_to(house: House, job: str) -> Channel:
+    """The way to a job that was started here."""
+    channel = await house.channel()
+    if channel is None or house.sessions.of_job(job) is None:
+        raise ConfigurationError(
+            f"there is no job {job!r}", hint="list_jobs shows them; old ones are forgotten"
+        )
+    return channel
+
+
+# --- Judging ---------------------------------------------------------------------------------
+
+
+async def check_command(house: House, call: ToolCall) -> CallToolResult:
+    """What the policy says, without running anything."""
+    cwd = call.session.directory(call.arguments["workdir"])
+    return decision_reply(
+        await house.gate.judge(Command(command=call.arguments["command"], cwd=cwd))
+    )

@@ -1,0 +1,145 @@
+"""`kakoi mcp`: from settings to a server, and an end in which nothing stays behind."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from mcp.server.lowlevel.server import Server
+
+from kakoi.config.opening import open_gate
+from kakoi.config.settings import Settings
+from kakoi.errors import KakoiError
+from kakoi.gate import Gate
+from kakoi.mcp_server.house import House
+from kakoi.mcp_server.http import Address, Listener, closed, read_token
+from kakoi.mcp_server.server import make_server
+from kakoi.mcp_server.sessions import Sessions
+from kakoi.mcp_server.stdio import Wire, claimed_streams
+from kakoi.policy.rules import Policy
+from kakoi.sandbox.settings import SandboxConfig
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_GOODBYE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to serve, and how. Without an `address`: on standard input and output."""
+
+    settings: Settings
+    policy: Policy
+    sandbox: SandboxConfig
+    workspace: str
+    cwd: str
+    audit_file: Path
+    unfit: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    address: str | None = None
+    token_file: Path | None = None
+    token: str = ""
+    host_names: Sequence[str] = ()
+
+
+def serve(wanted: Wanted) -> None:
+    """Serve until the client is gone or a signal comes."""
+    # Standard output is the protocol's.
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="kakoi mcp: %(message)s")
+    asyncio.run(_serve(wanted))
+
+
+async def _serve(wanted: Wanted) -> None:
+    async with open_gate(
+        wanted.policy,
+        wanted.sandbox,
+        workspace=wanted.workspace,
+        unfit=wanted.unfit,
+        audit_file=wanted.audit_file,
+    ) as gate:
+        house = House(
+            gate=gate,
+            workspace=wanted.workspace,
+            name=wanted.settings.tasks.mcp_server.name,
+            audit_file=wanted.audit_file,
+            execution=wanted.settings.execution,
+            sessions=Sessions(wanted.cwd),
+            env=wanted.env,
+        )
+        try:
+            if wanted.address is None:
+                await _serve_stdio(house)
+            else:
+                await _serve_http(house, wanted, Address.parse(wanted.address))
+        finally:
+            await _end_jobs(gate)
+
+
+async def _serve_stdio(house: House) -> None:
+    if sys.stdin.isatty():
+        _say("this is the Model Context Protocol on standard input; clients start it themselves")
+    server = make_server(house)
+    with claimed_streams() as (reading, writing):
+        serving = asyncio.ensure_future(_talk(server, Wire(reading, writing)))
+        with _on_signals(serving.cancel):
+            await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()
+
+
+async def _talk(server: Server[Any], wire: Wire) -> None:
+    async with wire.streams() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+async def _serve_http(house: House, wanted: Wanted, address: Address) -> None:
+    token, is_new = read_token(wanted.token_file, wanted.token, address)
+    listener = Listener(make_server(house), address, token, wanted.host_names)
+    _say(f"listening on {listener.url}")
+    if is_new:
+        _say(f"clients send the header `Authorization: Bearer {token}`")
+    serving = asyncio.ensure_future(listener.serve())
+    with _on_signals(listener.stop):
+        await closed_or_done(listener, serving)
+
+
+async def closed_or_done(listener: Listener, serving: "asyncio.Task[None]") -> None:
+    """Wait for the end of a listener, and end it first if we are ended."""
+    try:
+        await asyncio.wait([serving])
+    finally:
+        await closed(listener, serving)
+    serving.result()
+
+
+@contextlib.contextmanager
+def _on_signals(end: Callable[[], object]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _end_jobs(gate: Gate) -> None:
+    """End what still runs, so that its end is recorded; the sandbox goes right after."""
+    jobs = gate.running_jobs
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_GOODBYE_S):
+            await asyncio.gather(*(_end_job(gate, job) for job in jobs))
+
+
+async def _end_job(gate: Gate, job: str) -> None:
+    with contextlib.suppress(KakoiError, OSError):
+        await gate.stop(job)
+
+
+def _say(text: str) -> None:
+    print(f"kakoi mcp: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,219 @@
+"""Messages over standard input and output, one a line.
+
+What is no message gets an error for an answer, and a line without end takes no memory. While a
+client does not read, no more is taken from it. Reading and writing may block for ever: they do so
+in threads that do not hold up our end.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+from pydantic import ValidationError
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+_CHUNK: Final = 64 * 1024
+# So many requests may wait for their answers while the client does not read.
+_MOST_UNANSWERED: Final = 256
+_log = logging.getLogger(__name__)
+Incoming = SessionMessage | Exception
+
+
+class Aside:
+    """Does one thing after the other in a thread that nobody waits for at the end."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._work: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]]
+        self._work = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    async def call(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns or raises."""
+        future = self._loop.create_future()
+        self._work.put((future, work))
+        return await future
+
+    def _run(self) -> None:
+        while True:
+            future, work = self._work.get()
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as raised:  # It is raised again where it is awaited.
+                error = raised
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody wants to know.
+                self._loop.call_soon_threadsafe(_settle, future, result, error)
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+@contextlib.contextmanager
+def claimed_streams() -> Any:
+    """Descriptors of our own for the protocol; until the end, whatever else reads standard input
+    finds nothing, and whatever else writes standard output writes standard error."""
+    ours = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1)]
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    try:
+        yield ours[0], ours[1]
+    finally:
+        # Not closed: a thread may still read, and the number must not mean another file then.
+        os.dup2(ours[0], 0)
+        os.dup2(ours[1], 1)
+
+
+class Lines:
+    """Cuts what is read into lines. Of one that is too long only that is told: as None."""
+
+    def __init__(self, longest: int = MAX_MESSAGE_BYTES) -> None:
+        self._longest = longest
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes | None]:
+        """The lines that `data` completes."""
+        *ends, rest = data.split(b"\n")
+        found: list[bytes | None] = []
+        for end in ends:
+            self._take(end)
+            found.append(b"".join(self._parts) if self._size <= self._longest else None)
+            self._parts, self._size = [], 0
+        self._take(rest)
+        return found
+
+    def _take(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._longest:
+            self._parts = []
+        elif data:
+            self._parts.append(data)
+
+
+class Wire:
+    """Both directions, as the SDK wants them."""
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self._reading = reading
+        self._writing = writing
+        self._reader = Aside()
+        self._writer = Aside()
+        self._turn = asyncio.Lock()
+        self._unanswered = 0
+        self._is_writing = False
+        self._wrote = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def streams(
+        self,
+    ) -> AsyncIterator[
+        tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
+    ]:
+        """What comes in, and what goes out. Leaving ends both at once."""
+        into, incoming = anyio.create_memory_object_stream[Incoming](0)
+        outgoing, out = anyio.create_memory_object_stream[SessionMessage](0)
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._read, into)
+            group.start_soon(self._write, out, group.cancel_scope)
+            yield incoming, outgoing
+            group.cancel_scope.cancel()
+
+    async def _read(self, into: MemoryObjectSendStream[Incoming]) -> None:
+        lines = Lines()
+        async with into:
+            while data := await self._chunk():
+                for line in lines.feed(data):
+                    message = None if line is not None and not line.strip() else _parse(line)
+                    if isinstance(message, SessionMessage):
+                        self._unanswered += isinstance(message.message, JSONRPCRequest)
+                        await into.send(message)
+                    elif message is not None:
+                        await self._put(message)
+                while self._unanswered >= _MOST_UNANSWERED and self._is_writing:
+                    self._wrote.clear()
+                    await self._wrote.wait()
+
+    async def _chunk(self) -> bytes:
+        try:
+            data: bytes = await self._reader.call(lambda: os.read(self._reading, _CHUNK))
+        except OSError as error:
+            _log.warning("standard input cannot be read: %s", error.strerror)
+            return b""
+        return data
+
+    async def _write(
+        self, out: MemoryObjectReceiveStream[SessionMessage], scope: anyio.CancelScope
+    ) -> None:
+        async with out:
+            async for item in out:
+                if isinstance(item.message, JSONRPCResponse | JSONRPCError):
+                    self._unanswered -= 1
+                try:
+                    await self._put(item.message)
+                except OSError:  # Nobody is there to read it, and never will be.
+                    scope.cancel()
+
+    async def _put(self, message: Any) -> None:
+        text: str = message.model_dump_json(by_alias=True, exclude_unset=True)
+        data = text.encode("utf-8", "replace") + b"\n"
+        async with self._turn:
+            self._is_writing = True
+            await self._writer.call(lambda: _write_all(self._writing, data))
+            self._is_writing = False
+            self._wrote.set()
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _parse(line: bytes | None) -> SessionMessage | JSONRPCError:
+    """The message of a line, or the answer to what is none."""
+    if line is None:
+        return _error(PARSE_ERROR, f"a message may have {MAX_MESSAGE_BYTES} bytes at most")
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except (ValidationError, ValueError, RecursionError):
+        pass
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return _error(PARSE_ERROR, "the line is not valid JSON")
+    given = found.get("id") if isinstance(found, dict) else None
+    number = given if isinstance(given, str | int) and not isinstance(given, bool) else None
+    return _error(INVALID_REQUEST, "the line is no JSON-RPC message", number)
+
+
+def _error(code: int, message: str, number: str | int | None = None) -> JSONRPCError:
+    error = ErrorData(code=code, message=message)
+    return JSONRPCError(jsonrpc="2.0", id=number, error=error)
