@@ -20,6 +20,7 @@ COMMANDS = {
     "audit": "Show what happened, and check that the log is whole.",
     "doctor": "Say what this machine can confine, and what would help.",
     "config": "Show the settings that hold, and where each comes from.",
+    "explain": "Say what an error or a rule means, and what to do.",
     "mcp": "Serve commands to agents over the Model Context Protocol.",
     "prompt": "Print what a model is to be told about commands.",
     "completion": "Print what a shell needs to complete these commands.",
