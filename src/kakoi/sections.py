@@ -7,7 +7,7 @@ key names the nearest known one. Keys in camelCase or with dashes are read as sn
 import difflib
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kakoi.errors import ConfigurationError
 from kakoi.redact import redact
@@ -22,9 +22,12 @@ class Section:
         if data is not None and not isinstance(data, Mapping):
             raise wrong(origin, data, "a section of keys and values")
         self.origin = origin
-        self._values = {
-            _known(key, origin, known.split()): value for key, value in (data or {}).items()
-        }
+        self._values: dict[str, object] = {}
+        for key, value in (data or {}).items():
+            name = _known(key, origin, known.split())
+            if name in self._values:
+                raise ConfigurationError(f"{origin}: `{name}` is given twice, in two spellings")
+            self._values[name] = value
 
     def has(self, name: str) -> bool:
         """Is there a value? None (an empty value in YAML) is none."""
@@ -94,12 +97,18 @@ def shown(value: object) -> str:
     return redact(told.encode("utf-8", "backslashreplace").decode())
 
 
+def nearest(given: object, known: Iterable[str]) -> str:
+    """`; did you mean …?`, if one of the known names is close to what was given; else nothing."""
+    close = difflib.get_close_matches(str(given)[:_LONGEST], list(known), n=1)
+    return f"; did you mean `{close[0]}`?" if close else ""
+
+
 def _known(key: object, origin: str, known: list[str]) -> str:
-    plain = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", str(key)).lower().replace("-", "_")
+    written = str(key)[:_LONGEST]
+    plain = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", written).lower().replace("-", "_")
     if plain in known:
         return plain
-    close = difflib.get_close_matches(plain, known, n=1)
-    advice = f"; did you mean `{close[0]}`?" if close else ""
     raise ConfigurationError(
-        f"{origin}: unknown key `{key}`{advice}", hint=f"known are: {', '.join(known)}"
+        f"{origin}: unknown key `{written}`{nearest(plain, known)}",
+        hint=f"known are: {', '.join(known)}",
     )

@@ -162,9 +162,9 @@ def test_a_rule_can_be_about_a_flag_in_any_spelling() -> None:
     [
         (
             {"id": "a", "verdict": "deny", "reason": "r", "comands": ["x"]},
-            "did you mean 'commands'",
+            "did you mean `commands`",
         ),
-        ({"id": "a", "verdict": "denny", "reason": "r"}, "did you mean 'deny'"),
+        ({"id": "a", "verdict": "denny", "reason": "r"}, "did you mean `deny`"),
         ({"id": "a", "verdict": "deny"}, "'reason' is missing"),
         ({"verdict": "deny", "reason": "r"}, "'id' is missing"),
     ],
@@ -175,5 +175,5 @@ def test_a_mistake_in_a_rule_names_the_fix(data: dict[str, object], says: str) -
 
 
 def test_an_unknown_profile_names_the_nearest() -> None:
-    with pytest.raises(ConfigurationError, match="did you mean 'coding-agent'"):
+    with pytest.raises(ConfigurationError, match="did you mean `coding-agent`"):
         load_policy("coding-agnet")

@@ -127,8 +127,8 @@ def test_what_is_out_of_scope_is_stated_and_not_to_be_configured() -> None:
         ({"host": {"warnOnStart": "yes"}}, "true or false"),
         ({"docker": {"image": "--privileged"}}, "the name of an image"),
         ({"docker": {"image": ""}}, "the name of an image"),
-        ({"containerUse": {"image": "-x"}}, "sandbox.container_use: image is '-x'"),
-        ({"containerUse": {"envId": "--all"}}, "sandbox.container_use: env_id is '--all'"),
+        ({"containerUse": {"image": "-x"}}, "sandbox.container_use.image is '-x'"),
+        ({"containerUse": {"envId": "--all"}}, "sandbox.container_use.env_id is '--all'"),
         ({"containerUse": {"envId": "a b"}}, "the id of an environment"),
     ],
 )

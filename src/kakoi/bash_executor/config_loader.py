@@ -1,6 +1,5 @@
 """ConfigLoader: the YAML file and the whitelist it names, each read once, and strictly."""
 
-import difflib
 import logging
 import os
 import posixpath
@@ -12,7 +11,7 @@ from kakoi.bash_executor.checks import boolean, path, patterns, seconds, text, t
 from kakoi.config.files import Item, read_items
 from kakoi.errors import ConfigurationError
 from kakoi.sandbox.settings import SandboxConfig
-from kakoi.sections import shown, wrong
+from kakoi.sections import nearest, shown, wrong
 
 SHIPPED: Final = Path(__file__).with_name("config.yaml")
 _LARGEST_LIST: Final = 1024 * 1024
@@ -112,10 +111,9 @@ def _checked(sections: Mapping[str, Mapping[str, object]]) -> Mapping[str, Mappi
 def _known(key: str, where: str, known: Mapping[str, object]) -> str:
     if key in known:
         return key
-    close = difflib.get_close_matches(key, known, n=1)
-    advice = f"; did you mean `{close[0]}`?" if close else ""
     raise ConfigurationError(
-        f"{where}: unknown key {shown(key)}{advice}", hint=f"known are: {', '.join(known)}"
+        f"{where}: unknown key {shown(key)}{nearest(key, known)}",
+        hint=f"known are: {', '.join(known)}",
     )
 
 

@@ -1,13 +1,12 @@
 """Kinds of values: how each is read from a file or from the environment, and told to editors."""
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kakoi.errors import ConfigurationError
-from kakoi.sections import wrong
+from kakoi.sections import nearest, wrong
 
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -109,9 +108,7 @@ def choice(*names: str) -> Kind:
 
     def read(value: object, where: str) -> str:
         if not isinstance(value, str) or value not in names:
-            close = difflib.get_close_matches(str(value), names, n=1)
-            advice = f"; did you mean `{close[0]}`?" if close else ""
-            raise wrong(where, value, f"one of {wanted}{advice}")
+            raise wrong(where, value, f"one of {wanted}{nearest(value, names)}")
         return value
 
     return Kind(read, read, {"enum": list(names)})

@@ -1,6 +1,5 @@
 """Profiles → Policy: read the data, apply a user's lists, check every rule's examples."""
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,6 +10,7 @@ from kakoi.policy.catalogue import ALIASES, COMMANDS, allowed_commands_text, cat
 from kakoi.policy.decide import decide
 from kakoi.policy.programs import load_data
 from kakoi.policy.rules import Entry, Policy, Rule, Verdict
+from kakoi.sections import nearest
 
 DEFAULT_PROFILE: Final = "coding-agent"
 PROFILES: Final = ("coding-agent", "bash-executor", "shell")
@@ -77,7 +77,7 @@ def rule_from(data: Mapping[str, Any], origin: str) -> Rule:
     for key in data:
         if key not in _RULE_KEYS:
             raise ConfigurationError(
-                f"{origin}: rule {name!r}: unknown key {key!r}{_nearest(key, _RULE_KEYS)}"
+                f"{origin}: rule {name!r}: unknown key {key!r}{nearest(key, _RULE_KEYS)}"
             )
     for key in ("id", "verdict", "reason"):
         if not data.get(key):
@@ -88,7 +88,7 @@ def rule_from(data: Mapping[str, Any], origin: str) -> Rule:
         verdicts = tuple(v.value for v in Verdict)
         given = str(data["verdict"])
         raise ConfigurationError(
-            f"{origin}: rule {name!r}: verdict is {given!r}{_nearest(given, verdicts)}",
+            f"{origin}: rule {name!r}: verdict is {given!r}{nearest(given, verdicts)}",
             hint="use allow, ask or deny",
         ) from None
     return Rule(
@@ -136,7 +136,7 @@ def _finds(policy: Policy, rule: Rule, example: str) -> bool:
 def _shipped(profile: str) -> Policy:
     if profile not in PROFILES:
         raise ConfigurationError(
-            f"there is no profile {profile!r}{_nearest(profile, PROFILES)}",
+            f"there is no profile {profile!r}{nearest(profile, PROFILES)}",
             hint=f"the profiles are {', '.join(PROFILES)}",
         )
     data = _profile_data(profile)
@@ -210,8 +210,3 @@ def _words(given: Any) -> list[str]:
 
 def _texts(given: Any) -> list[str]:
     return [] if given is None else [given] if isinstance(given, str) else [str(e) for e in given]
-
-
-def _nearest(given: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(given, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

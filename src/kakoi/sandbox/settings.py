@@ -4,9 +4,9 @@ Spec B writes its keys in camelCase; both spellings are read, and we write snake
 files are seconds. An unknown key is an error that names the nearest known one.
 """
 
-import difflib
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from kakoi.errors import ConfigurationError
 from kakoi.runner.commands import check_type
 from kakoi.sandbox.adapter import Network
 from kakoi.sandbox.docker_cli import IMAGE, DockerSettings
+from kakoi.sections import Section, nearest, wrong
 
 AUTO: Final = "auto"
 NAMES: Final = ("bubblewrap", "docker", "podman", "container-use", "host")
@@ -38,7 +39,7 @@ class HostSettings:
     warn_on_start: bool = True
 
     def __post_init__(self) -> None:
-        _seconds(self.timeout_s, "timeout_s")
+        _check_time(self.timeout_s)
         check_type("warn_on_start", self.warn_on_start, bool)
 
 
@@ -52,11 +53,13 @@ class ContainerUseSettings:
     timeout_s: float = _DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
-        if _text(self.image, "image") and not IMAGE.fullmatch(self.image):
-            raise _wrong("image", self.image, "the name of an image")
-        if not re.fullmatch(f"({ENVIRONMENT_ID})?", _text(self.env_id, "env_id")):
-            raise _wrong("env_id", self.env_id, "the id of an environment")
-        _seconds(self.timeout_s, "timeout_s")
+        check_type("image", self.image, str)
+        check_type("env_id", self.env_id, str)
+        if self.image and not IMAGE.fullmatch(self.image):
+            raise wrong("image", self.image, "the name of an image")
+        if not re.fullmatch(f"({ENVIRONMENT_ID})?", self.env_id):
+            raise wrong("env_id", self.env_id, "the id of an environment")
+        _check_time(self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class SandboxConfig:
         if self.fallback is not None:
             check_name("fallback", self.fallback)
         if self.network not in (None, "none", "bridge", "host"):
-            raise _wrong("network", self.network, "`none`, `bridge` or `host`")
+            raise wrong("network", self.network, "`none`, `bridge` or `host`")
         check_type("docker", self.docker, DockerSettings)
         check_type("container_use", self.container_use, ContainerUseSettings)
         check_type("host", self.host, HostSettings)
@@ -88,121 +91,63 @@ class SandboxConfig:
     @classmethod
     def parse(cls, section: object, *, origin: str = "sandbox") -> "SandboxConfig":
         """The section as it is in a file; None and {} are the defaults."""
-        given = _keys(section, origin, "type fallback network docker container_use host")
-        parts: dict[str, Any] = {
-            name: _text(given[name], f"{origin}.{name}")
-            for name in ("type", "fallback", "network")
-            if given.get(name) is not None
-        }
-        for name in ("type", "fallback"):
-            if name in parts:
-                check_name(f"{origin}.{name}", parts[name])
-        if parts.get("network") not in (None, "none", "bridge", "host"):
-            raise _wrong(f"{origin}.network", parts["network"], "`none`, `bridge` or `host`")
-        if "docker" in given:
-            parts["docker"] = _docker(given["docker"], f"{origin}.docker")
-        if "container_use" in given:
-            parts["container_use"] = _container_use(given["container_use"], origin)
-        if "host" in given:
-            parts["host"] = _host(given["host"], f"{origin}.host")
-        return cls(**parts)
+        given = Section(section, origin, "type fallback network docker container_use host")
+        with _naming(origin):
+            return cls(
+                **_texts(given, "type", "fallback", "network"),
+                docker=_docker(given),
+                container_use=_container_use(given),
+                host=_host(given),
+            )
+
+
+def _check_time(seconds: object) -> None:
+    check_type("timeout_s", seconds, int, float)
+    if not (isinstance(seconds, int | float) and 0 < seconds < 2**31):
+        raise wrong("timeout_s", seconds, "a number of seconds above zero")
 
 
 def check_name(what: str, name: object) -> None:
     """Refuse what is no sandbox."""
     known = (AUTO, *NAMES)
     if name not in known:
-        shown = _cut(str(name))
-        close = difflib.get_close_matches(shown, known, n=1)
-        advice = f"; did you mean `{close[0]}`?" if close else ""
         raise ConfigurationError(
-            f"{what}: there is no sandbox `{shown}`{advice}", hint=f"one of: {', '.join(known)}"
+            f"{what}: there is no sandbox `{str(name)[:80]}`{nearest(name, known)}",
+            hint=f"one of: {', '.join(known)}",
         )
 
 
-def _docker(section: object, origin: str) -> DockerSettings:
-    given = _keys(section, origin, "image network timeout")
-    parts: dict[str, Any] = {}
-    for name in ("image", "network"):
-        if given.get(name) is not None:
-            parts[name] = _text(given[name], f"{origin}.{name}")
-    if given.get("timeout") is not None:
-        parts["timeout_s"] = _seconds(given["timeout"], f"{origin}.timeout")
+def _docker(above: Section) -> DockerSettings:
+    given = Section(above.raw("docker"), above.at("docker"), "image network timeout")
+    with _naming(given.origin):
+        return DockerSettings(**_texts(given, "image", "network"), **_timeout(given))
+
+
+def _container_use(above: Section) -> ContainerUseSettings:
+    given = Section(above.raw("container_use"), above.at("container_use"), "image env_id timeout")
+    with _naming(given.origin):
+        return ContainerUseSettings(**_texts(given, "image", "env_id"), **_timeout(given))
+
+
+def _host(above: Section) -> HostSettings:
+    given = Section(above.raw("host"), above.at("host"), "timeout warn_on_start")
+    return HostSettings(warn_on_start=given.flag("warn_on_start", True), **_timeout(given))
+
+
+def _texts(given: Section, *names: str) -> dict[str, Any]:
+    return {name: given.text(name) for name in names if given.has(name)}
+
+
+def _timeout(given: Section) -> dict[str, Any]:
+    return {"timeout_s": given.seconds("timeout", 0)} if given.has("timeout") else {}
+
+
+@contextlib.contextmanager
+def _naming(origin: str) -> Iterator[None]:
+    """Say of an error where the value is."""
     try:
-        return DockerSettings(**parts)
+        yield
     except ConfigurationError as error:
-        raise ConfigurationError(f"{origin}: {error}", hint=error.hint) from None
-
-
-def _container_use(section: object, above: str) -> ContainerUseSettings:
-    origin = f"{above}.container_use"
-    given = _keys(section, origin, "image env_id timeout")
-    parts: dict[str, Any] = {
-        name: _text(given[name], f"{origin}.{name}")
-        for name in ("image", "env_id")
-        if given.get(name) is not None
-    }
-    if given.get("timeout") is not None:
-        parts["timeout_s"] = _seconds(given["timeout"], f"{origin}.timeout")
-    try:
-        return ContainerUseSettings(**parts)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{origin}: {error}", hint=error.hint) from None
-
-
-def _host(section: object, origin: str) -> HostSettings:
-    given = _keys(section, origin, "timeout warn_on_start")
-    warn, timeout = given.get("warn_on_start", True), given.get("timeout")
-    if not isinstance(warn, bool):
-        raise _wrong(f"{origin}.warn_on_start", warn, "true or false")
-    return HostSettings(
-        timeout_s=_DEFAULT_TIMEOUT_S if timeout is None else _seconds(timeout, f"{origin}.timeout"),
-        warn_on_start=warn,
-    )
-
-
-def _keys(section: object, origin: str, known: str) -> dict[str, object]:
-    """The section with its keys in snake_case."""
-    if section is None:
-        return {}
-    if not isinstance(section, Mapping):
-        raise _wrong(origin, section, "a section of keys and values")
-    found: dict[str, object] = {}
-    for key, value in section.items():
-        name = _known(key, origin, known.split())
-        if name in found:
-            raise ConfigurationError(f"{origin}: `{name}` is given twice, in two spellings")
-        found[name] = value
-    return found
-
-
-def _known(key: object, origin: str, known: Iterable[str]) -> str:
-    shown = _cut(str(key))
-    plain = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", shown).lower().replace("-", "_")
-    if plain in known:
-        return plain
-    close = difflib.get_close_matches(plain, list(known), n=1)
-    advice = f"; did you mean `{close[0]}`?" if close else ""
-    raise ConfigurationError(
-        f"{origin}: unknown key `{shown}`{advice}", hint=f"known are: {', '.join(known)}"
-    )
-
-
-def _text(value: object, origin: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(origin, value, "text")
-    return value
-
-
-def _seconds(value: object, origin: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**31:
-        raise _wrong(origin, value, "a number of seconds above zero")
-    return float(value)
-
-
-def _wrong(origin: str, value: object, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"{origin} is {_cut(repr(value))}; it must be {wanted}")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
+        if str(error).startswith(origin):
+            raise
+        raise ConfigurationError(f"{origin}.{error}", hint=error.hint) from None
