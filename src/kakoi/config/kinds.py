@@ -58,6 +58,12 @@ def _count(value: object, where: str) -> int:
     return value
 
 
+def _count_or_none(value: object, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LONGEST_S:
+        raise wrong(where, value, "zero or a whole number above it")
+    return value
+
+
 def _size(value: object, where: str) -> int:
     """Bytes, or a text such as `4g`, `512m`, `10GiB`: a k is 1024."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63:
@@ -118,6 +124,7 @@ TEXT: Final = Kind(_text, _text, {"type": "string"})
 FLAG: Final = Kind(_flag, _flag_text, {"type": "boolean"})
 NUMBER: Final = Kind(_positive, _numeric(_positive), {"type": "number", "exclusiveMinimum": 0})
 COUNT: Final = Kind(_count, _numeric(_count), {"type": "integer", "minimum": 1})
+FROM_ZERO: Final = Kind(_count_or_none, _numeric(_count_or_none), {"type": "integer", "minimum": 0})
 SIZE: Final = Kind(
     _size, _numeric(_size), {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}
 )

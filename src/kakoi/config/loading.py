@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kakoi.config.files import Item, read_items
-from kakoi.config.settings import Setting, Settings, build, defaults, table
+from kakoi.config.setting import Setting
+from kakoi.config.settings import Settings, build, defaults, table
 from kakoi.errors import ConfigurationError
 
 PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")

@@ -9,92 +9,64 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, Kind, choice
+from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, choice
+from kakoi.config.setting import Setting, described
+from kakoi.config.task_settings import TaskSection
 from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES
 from kakoi.sandbox.settings import AUTO, NAMES
 
-# What the file of a project, written by strangers, may do: nothing; choose freely; only lower a
-# number; only add to a list that tightens.
-InProject = Literal["nothing", "choose", "lower", "add"]
-DEFAULT_IMAGE: Final = "coding-agent-executor:latest"
 GIB: Final = 1024**3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One value. `also` are its paths in the files of the specs."""
-
-    kind: Kind
-    doc: str
-    env: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
-    project: InProject = "nothing"
-
-
-def _is(
-    default: Any,
-    kind: Kind,
-    doc: str,
-    *,
-    env: str = "",
-    also: str = "",
-    project: InProject = "nothing",
-) -> Any:
-    setting = Setting(
-        kind=kind, doc=doc, env=tuple(env.split()), also=tuple(also.split()), project=project
-    )
-    return dataclasses.field(default=default, metadata={"setting": setting})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
     """What may run."""
 
-    profile: str = _is(
+    profile: str = described(
         DEFAULT_PROFILE, choice(*PROFILES), "Which policy to judge by.", env="KAKOI_PROFILE"
     )
-    use_default: bool = _is(
+    use_default: bool = described(
         True,
         FLAG,
         "Start from the profile's list; false: `custom_list` is the whole list.",
         also="command_executor.allowed_commands.use_default",
     )
-    additional: tuple[str, ...] = _is(
+    additional: tuple[str, ...] = described(
         (),
         TEXTS,
         "Programs that may run, too.",
         also="command_executor.allowed_commands.additional",
     )
-    exclude: tuple[str, ...] = _is(
+    exclude: tuple[str, ...] = described(
         (),
         TEXTS,
         "Programs of the list that may not run.",
         also="command_executor.allowed_commands.exclude",
         project="add",
     )
-    custom_list: tuple[str, ...] = _is(
+    custom_list: tuple[str, ...] = described(
         (),
         TEXTS,
         "The list, where `use_default` is false.",
         also="command_executor.allowed_commands.custom_list shell.allowed_commands",
     )
-    blocked: tuple[str, ...] = _is(
+    blocked: tuple[str, ...] = described(
         (),
         TEXTS,
         "Commands that may not run whatever else is said: `git push`, `rm -r`.",
         also="shell.blocked_commands",
         project="add",
     )
-    block_patterns: tuple[str, ...] = _is(
+    block_patterns: tuple[str, ...] = described(
         (),
         TEXTS,
         "Texts that no command may hold.",
         also="security.block_patterns",
         project="add",
     )
-    rules: tuple[Mapping[str, Any], ...] = _is(
+    rules: tuple[Mapping[str, Any], ...] = described(
         (), RULES, "Rules of your own; those of a project may ask and deny.", project="add"
     )
 
@@ -103,47 +75,47 @@ class PolicySettings:
 class DockerSection:
     """Containers."""
 
-    image: str = _is(
+    image: str = described(
         "node:20-alpine", TEXT, "The image of containers.", env="KAKOI_IMAGE", project="choose"
     )
-    network: str = _is("none", choice("none", "bridge", "host"), "What containers may reach.")
-    timeout: float = _is(300.0, NUMBER, "Seconds for a command that names no time.")
+    network: str = described("none", choice("none", "bridge", "host"), "What containers may reach.")
+    timeout: float = described(300.0, NUMBER, "Seconds for a command that names no time.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerUseSection:
     """Environments of container-use."""
 
-    image: str = _is("", TEXT, "What new ones are made of; empty is its own choice.")
-    env_id: str = _is("", TEXT, "One that exists already.")
+    image: str = described("", TEXT, "What new ones are made of; empty is its own choice.")
+    env_id: str = described("", TEXT, "One that exists already.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSection:
     """This machine itself, which confines nothing."""
 
-    timeout: float = _is(300.0, NUMBER, "Seconds for a command that names no time.")
-    warn_on_start: bool = _is(True, FLAG, "Say once that nothing is confined.")
+    timeout: float = described(300.0, NUMBER, "Seconds for a command that names no time.")
+    warn_on_start: bool = described(True, FLAG, "Say once that nothing is confined.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSection:
     """Where commands run."""
 
-    type: str = _is(
+    type: str = described(
         AUTO,
         choice(AUTO, *NAMES),
         "The sandbox; `auto` is the strongest that works here, never the host.",
         env="KAKOI_SANDBOX",
         also="executor.sandbox shell.sandbox",
     )
-    fallback: str = _is(
+    fallback: str = described(
         "",
         choice("", AUTO, *NAMES),
         "Where else, if that one cannot be used; with a warning.",
         env="KAKOI_FALLBACK",
     )
-    network: str = _is(
+    network: str = described(
         "",
         choice("", "none", "bridge", "host"),
         "What may be reached, in whichever sandbox; empty is the least it can give.",
@@ -158,7 +130,7 @@ class SandboxSection:
 class ResourceSection:
     """What a sandbox may use."""
 
-    cpu_limit: float = _is(
+    cpu_limit: float = described(
         2.0,
         NUMBER,
         "Processors.",
@@ -166,7 +138,7 @@ class ResourceSection:
         also="command_executor.docker.resources.cpu_limit",
         project="lower",
     )
-    memory_limit: int = _is(
+    memory_limit: int = described(
         4 * GIB,
         SIZE,
         "Memory.",
@@ -174,45 +146,21 @@ class ResourceSection:
         also="command_executor.docker.resources.memory_limit",
         project="lower",
     )
-    disk_limit: int = _is(
+    disk_limit: int = described(
         10 * GIB,
         SIZE,
         "Disk.",
         also="command_executor.docker.resources.disk_limit",
         project="lower",
     )
-    processes: int = _is(512, COUNT, "Processes.", project="lower")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkSection:
-    """What the environment of a task may reach."""
-
-    external_access: bool = _is(
-        True,
-        FLAG,
-        "May it reach other machines at all?",
-        also="command_executor.docker.network.external_access",
-    )
-    whitelist_mode: bool = _is(
-        False,
-        FLAG,
-        "Only the `allowed_domains`.",
-        also="command_executor.docker.network.whitelist_mode",
-    )
-    allowed_domains: tuple[str, ...] = _is(
-        (),
-        TEXTS,
-        "The domains of `whitelist_mode`.",
-        also="command_executor.docker.network.allowed_domains",
-    )
+    processes: int = described(512, COUNT, "Processes.", project="lower")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSection:
     """How commands run."""
 
-    timeout_seconds: float = _is(
+    timeout_seconds: float = described(
         1800.0,
         NUMBER,
         "How long a command may take, with all that it starts.",
@@ -220,93 +168,21 @@ class ExecutionSection:
         also="command_executor.execution.timeout_seconds executor.timeout shell.timeout",
         project="lower",
     )
-    max_output_size: int = _is(
+    max_output_size: int = described(
         1024 * 1024,
         SIZE,
         "How much of each stream is kept.",
         also="command_executor.execution.max_output_size",
         project="lower",
     )
-    concurrency: int = _is(16, COUNT, "How many commands run at once.", project="lower")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloneSection:
-    """How a task's project is fetched."""
-
-    shallow: bool = _is(
-        True, FLAG, "Only the newest commits.", also="command_executor.clone.shallow"
-    )
-    depth: int = _is(1, COUNT, "How many of them.", also="command_executor.clone.depth")
-    auto_install_deps: bool = _is(
-        True,
-        FLAG,
-        "Install what the project depends on.",
-        also="command_executor.clone.auto_install_deps",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanupSection:
-    """When leftovers are removed."""
-
-    interval_hours: float = _is(
-        24.0,
-        NUMBER,
-        "How often they are looked for.",
-        also="command_executor.cleanup.interval_hours",
-    )
-    stale_threshold_hours: float = _is(
-        24.0,
-        NUMBER,
-        "How old something must be.",
-        also="command_executor.cleanup.stale_threshold_hours",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpServerSection:
-    """The MCP server that tasks use."""
-
-    name: str = _is("command-executor", TEXT, "Its name.", also="command_executor.mcp_server.name")
-    command: tuple[str, ...] = _is(
-        (),
-        TEXTS,
-        "How to start another one; empty is kakoi's own.",
-        also="command_executor.mcp_server.command",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSection:
-    """One clean environment for each task."""
-
-    enabled: bool = _is(
-        False,
-        FLAG,
-        "Do tasks have an environment to run commands in?",
-        env="COMMAND_EXECUTOR_ENABLED",
-        also="command_executor.enabled",
-    )
-    base_image: str = _is(
-        DEFAULT_IMAGE,
-        TEXT,
-        "The image of the environment.",
-        env="EXECUTOR_BASE_IMAGE",
-        also="command_executor.docker.base_image",
-        project="choose",
-    )
-    mcp_server: McpServerSection = dataclasses.field(default_factory=McpServerSection)
-    network: NetworkSection = dataclasses.field(default_factory=NetworkSection)
-    clone: CloneSection = dataclasses.field(default_factory=CloneSection)
-    cleanup: CleanupSection = dataclasses.field(default_factory=CleanupSection)
+    concurrency: int = described(16, COUNT, "How many commands run at once.", project="lower")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSection:
     """The record of what happened."""
 
-    file: str = _is(
+    file: str = described(
         "",
         TEXT,
         "Where it is; empty is kakoi/audit.jsonl in $XDG_STATE_HOME or ~/.local/state.",

@@ -1,0 +1,117 @@
+"""What can be set about tasks: the environment of each, its project, and when it is removed."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Final
+
+from kakoi.config.kinds import COUNT, FLAG, FROM_ZERO, NUMBER, TEXT, TEXTS
+from kakoi.config.setting import described
+
+DEFAULT_IMAGE: Final = "coding-agent-executor:latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSection:
+    """What the environment of a task may reach."""
+
+    external_access: bool = described(
+        True,
+        FLAG,
+        "May it reach other machines at all?",
+        also="command_executor.docker.network.external_access",
+    )
+    whitelist_mode: bool = described(
+        False,
+        FLAG,
+        "Only the `allowed_domains`.",
+        also="command_executor.docker.network.whitelist_mode",
+    )
+    allowed_domains: tuple[str, ...] = described(
+        (),
+        TEXTS,
+        "The domains of `whitelist_mode`.",
+        also="command_executor.docker.network.allowed_domains",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloneSection:
+    """How a task's project is fetched."""
+
+    shallow: bool = described(
+        True, FLAG, "Only the newest commits.", also="command_executor.clone.shallow"
+    )
+    depth: int = described(1, COUNT, "How many of them.", also="command_executor.clone.depth")
+    auto_install_deps: bool = described(
+        True,
+        FLAG,
+        "Install what the project depends on.",
+        also="command_executor.clone.auto_install_deps",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupSection:
+    """When leftovers are removed."""
+
+    interval_hours: float = described(
+        24.0,
+        NUMBER,
+        "How often they are looked for.",
+        also="command_executor.cleanup.interval_hours",
+    )
+    stale_threshold_hours: float = described(
+        24.0,
+        NUMBER,
+        "How old something must be.",
+        also="command_executor.cleanup.stale_threshold_hours",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerSection:
+    """The MCP server that tasks use."""
+
+    name: str = described(
+        "command-executor", TEXT, "Its name.", also="command_executor.mcp_server.name"
+    )
+    command: tuple[str, ...] = described(
+        (),
+        TEXTS,
+        "How to start another one; empty is kakoi's own.",
+        also="command_executor.mcp_server.command",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSection:
+    """One clean environment for each task."""
+
+    enabled: bool = described(
+        False,
+        FLAG,
+        "Do tasks have an environment to run commands in?",
+        env="COMMAND_EXECUTOR_ENABLED",
+        also="command_executor.enabled",
+    )
+    base_image: str = described(
+        DEFAULT_IMAGE,
+        TEXT,
+        "The image of the environment.",
+        env="EXECUTOR_BASE_IMAGE",
+        also="command_executor.docker.base_image",
+        project="choose",
+    )
+    pool_size: int = described(
+        0, FROM_ZERO, "How many started environments wait for the next tasks."
+    )
+    owner: str = described(
+        "",
+        TEXT,
+        "Whose environments these are; empty is this user on this machine.",
+        env="KAKOI_OWNER",
+    )
+    mcp_server: McpServerSection = dataclasses.field(default_factory=McpServerSection)
+    network: NetworkSection = dataclasses.field(default_factory=NetworkSection)
+    clone: CloneSection = dataclasses.field(default_factory=CloneSection)
+    cleanup: CleanupSection = dataclasses.field(default_factory=CleanupSection)
