@@ -12,6 +12,7 @@ from pathlib import Path
 from kakoi.config.settings import PolicySettings, Settings
 from kakoi.errors import SandboxError
 from kakoi.gate import Approver, Gate, Labels
+from kakoi.packages.rules import INSTALLER, RULES
 from kakoi.policy.blocking import with_blocked
 from kakoi.policy.profiles import AllowedCommands, load_policy, tightened
 from kakoi.policy.rules import Policy
@@ -23,11 +24,13 @@ from kakoi.sandbox.settings import AUTO, ContainerUseSettings, HostSettings, San
 
 def policy_from(settings: PolicySettings, *, roots: Sequence[str], origin: str) -> Policy:
     """The policy that the settings describe."""
+    listed_only = settings.packages == "allowlist"
+    installer = (INSTALLER,) if listed_only else ()
     allowed = AllowedCommands(
         use_default=settings.use_default,
-        additional=settings.additional,
+        additional=(*settings.additional, *installer),
         exclude=settings.exclude,
-        custom_list=settings.custom_list,
+        custom_list=(*settings.custom_list, *installer),
     )
     changed = allowed != AllowedCommands()
     policy = load_policy(
@@ -36,6 +39,8 @@ def policy_from(settings: PolicySettings, *, roots: Sequence[str], origin: str) 
     if settings.block_patterns:
         patterns = (*policy.block_patterns, *settings.block_patterns)
         policy = replace(policy, block_patterns=patterns)
+    if listed_only:
+        policy = tightened(policy, rules=RULES, origin="packages.policy")
     if settings.rules:
         policy = tightened(policy, rules=settings.rules, origin=origin)
     return with_blocked(policy, settings.blocked, origin=origin)

@@ -66,6 +66,13 @@ class PolicySettings:
         also="security.block_patterns",
         project="add",
     )
+    packages: str = described(
+        "unrestricted",
+        choice("unrestricted", "allowlist"),
+        "May commands install packages? `allowlist`: only the installer does, from its lists.",
+        env="KAKOI_PACKAGES",
+        also="packages.policy",
+    )
     rules: tuple[Mapping[str, Any], ...] = described(
         (), RULES, "Rules of your own; those of a project may ask and deny.", project="add"
     )
@@ -191,6 +198,21 @@ class AuditSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackagesSection:
+    """Packages that may be installed (`kakoi install`)."""
+
+    allowlist: str = described(
+        "", TEXT, "The folder of apt.txt, pip.txt and npm.txt; empty are the lists of the images."
+    )
+    log_dir: str = described(
+        "",
+        TEXT,
+        "Where requests are written to; empty is the folder of the audit log.",
+        env="INSTALL_LOG_DIR",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything."""
 
@@ -199,6 +221,7 @@ class Settings:
     resources: ResourceSection = dataclasses.field(default_factory=ResourceSection)
     execution: ExecutionSection = dataclasses.field(default_factory=ExecutionSection)
     audit: AuditSection = dataclasses.field(default_factory=AuditSection)
+    packages: PackagesSection = dataclasses.field(default_factory=PackagesSection)
     tasks: TaskSection = dataclasses.field(default_factory=TaskSection)
 
 
