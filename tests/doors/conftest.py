@@ -3,13 +3,21 @@
 import os
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.doors.calling import Home
 from tests.doors.terminals import Door
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+    from tests.doors.mcp_doors import McpDoor
 
 
 @cache
@@ -72,3 +80,37 @@ def home(tmp_path: Path) -> Home:
     """A user without anything, in a project without anything."""
     (tmp_path / "project").mkdir()
     return Home(tmp_path)
+
+
+# --- MCP: its SDK takes long to import, and most doors do without it -----------------------------
+
+
+@pytest.fixture
+def mcp_door(tmp_path: Path) -> "McpDoor":
+    """On the host: quick, and the same in everything that is not about confinement."""
+    from tests.doors.mcp_doors import McpDoor
+
+    folder = tmp_path.resolve()
+    (folder / "workspace").mkdir()
+    (folder / "config.yaml").write_text("execution:\n  concurrency: 16\n")
+    return McpDoor(folder)
+
+
+@pytest.fixture
+def confined_mcp_door(mcp_door: "McpDoor") -> "McpDoor":
+    need("bubblewrap", is_there=has_bubblewrap())
+    return replace(mcp_door, sandbox="bubblewrap")
+
+
+@pytest.fixture(params=["legacy", "2026-07-28"])
+async def client(request: pytest.FixtureRequest, mcp_door: "McpDoor") -> AsyncIterator["Client"]:
+    """The official client on a server in this process, by the old protocol and the new one."""
+    from mcp import Client
+
+    from kakoi.mcp_server.server import make_server
+
+    async with (
+        mcp_door.house() as house,
+        Client(make_server(house), mode=request.param) as client,
+    ):
+        yield client

@@ -20,6 +20,7 @@ from kakoi.mcp_server.replies import (
     said,
     with_trailer,
 )
+from kakoi.policy.decide import decide
 from kakoi.printable import shown
 from kakoi.results import ExecutionResult
 from kakoi.runner.commands import Channel, Command, JobInfo, Stream
@@ -35,6 +36,8 @@ async def execute_command(house: House, call: ToolCall) -> CallToolResult:
     """Run a command to its end, or leave it running after `yield_ms`."""
     given = call.arguments
     house.check_container(given["container_id"])
+    if not given["command"]:  # What there is not cannot be run, but judged.
+        raise decide(house.gate.policy, "").error()
     variables = {**call.session.env, **given["env"]}
     command = _command(house, call)
     handed = await call.person.call(house.gate, command, variables)
@@ -245,7 +248,8 @@ async def _channel_to(house: House, job: str) -> Channel:
 
 async def check_command(house: House, call: ToolCall) -> CallToolResult:
     """What the policy says, without running anything."""
+    text = call.arguments["command"]
+    if not text:
+        return decision_reply(decide(house.gate.policy, text))
     cwd = call.session.directory(call.arguments["workdir"])
-    return decision_reply(
-        await house.gate.judge(Command(command=call.arguments["command"], cwd=cwd))
-    )
+    return decision_reply(await house.gate.judge(Command(command=text, cwd=cwd)))

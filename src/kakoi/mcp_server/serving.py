@@ -5,7 +5,7 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +54,16 @@ def serve(wanted: Wanted) -> None:
 
 
 async def _serve(wanted: Wanted) -> None:
+    async with open_house(wanted) as house:
+        if wanted.address is None:
+            await _serve_stdio(house)
+        else:
+            await _serve_http(house, wanted, Address.parse(wanted.address))
+
+
+@contextlib.asynccontextmanager
+async def open_house(wanted: Wanted) -> AsyncIterator[House]:
+    """All that is served; at the end nothing that was started runs any more."""
     async with open_gate(
         wanted.policy,
         wanted.sandbox,
@@ -61,20 +71,16 @@ async def _serve(wanted: Wanted) -> None:
         unfit=wanted.unfit,
         audit_file=wanted.audit_file,
     ) as gate:
-        house = House(
-            gate=gate,
-            workspace=wanted.workspace,
-            name=wanted.settings.tasks.mcp_server.name,
-            audit_file=wanted.audit_file,
-            execution=wanted.settings.execution,
-            sessions=Sessions(wanted.cwd),
-            env=wanted.env,
-        )
         try:
-            if wanted.address is None:
-                await _serve_stdio(house)
-            else:
-                await _serve_http(house, wanted, Address.parse(wanted.address))
+            yield House(
+                gate=gate,
+                workspace=wanted.workspace,
+                name=wanted.settings.tasks.mcp_server.name,
+                audit_file=wanted.audit_file,
+                execution=wanted.settings.execution,
+                sessions=Sessions(wanted.cwd),
+                env=wanted.env,
+            )
         finally:
             await _end_jobs(gate)
 
