@@ -23,6 +23,8 @@ COMMANDS = {
     "explain": "Say what an error or a rule means, and what to do.",
     "mcp": "Serve commands to agents over the Model Context Protocol.",
     "prompt": "Print what a model is to be told about commands.",
+    "install-client": "Make kakoi known to Claude Code, Cursor, Codex, VS Code or Gemini CLI.",
+    "hook": "Judge the commands of an agent that runs them itself.",
     "completion": "Print what a shell needs to complete these commands.",
     "version": "Say what is installed.",
 }

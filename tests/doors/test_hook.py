@@ -1,0 +1,221 @@
+"""`kakoi hook claude-code`: what it answers is Claude Code's protocol, and what it cannot judge it blocks."""
+
+import json
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.doors.calling import Home
+from tests.doors.conftest import has_bubblewrap, need
+
+HOOK = [sys.executable, "-m", "kakoi", "hook", "claude-code"]
+
+
+def event(home: Home, command: object, **more: object) -> dict[str, Any]:
+    return {
+        "session_id": "s",
+        "transcript_path": "/t.jsonl",
+        "cwd": str(home.project),
+        "permission_mode": "default",
+        "hook_event_name": "PreToolUse",
+        "tool_name": "Bash",
+        "tool_input": {"command": command, "description": "d", "timeout": 5000},
+        "tool_use_id": "t",
+        **more,
+    }
+
+
+def answer(home: Home, command: str, *arguments: str, **more: Any) -> dict[str, Any]:
+    env = more.pop("env", {})
+    stdin = json.dumps(event(home, command, **more)).encode()
+    status, out, err = home("hook", "claude-code", *arguments, stdin=stdin, **env)
+    assert (status, err) == (0, "")
+    (key, told), *rest = json.loads(out).items()
+    assert (key, rest) == ("hookSpecificOutput", [])
+    assert told["hookEventName"] == "PreToolUse"
+    assert told["permissionDecisionReason"].startswith("kakoi: ")
+    return dict(told)
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict", "why"),
+    [
+        ("ls -la | head", "allow", "the policy allows it"),
+        ("git commit -m x", "ask", "[asks-first]"),
+        ("sudo id", "deny", "`sudo` changes users, owners or privileges [privilege]: Run the"),
+        ("ls; rm -rf /", "deny", "[recursive-delete]"),
+        ("echo 'open", "deny", "[unreadable]"),
+        ("", "deny", "[empty-command]"),
+        ("echo \ud800", "deny", "[unreadable]"),
+        ("echo \x1b[31m", "deny", "[unreadable]"),
+        ("frob", "deny", "`kakoi explain not-listed` says more"),
+    ],
+)
+def test_a_bash_call_is_answered_with_the_verdict_and_why(
+    home: Home, command: str, verdict: str, why: str
+) -> None:
+    told = answer(home, command)
+    assert told["permissionDecision"] == verdict
+    assert why in told["permissionDecisionReason"]
+    assert "updatedInput" not in told
+    assert "\x1b" not in told["permissionDecisionReason"]
+
+
+def test_the_policy_is_the_one_that_holds_in_the_project(home: Home) -> None:
+    home.write(home.config, "policy: {additional: [frob]}\n")
+    assert answer(home, "frob")["permissionDecision"] == "allow"
+    home.write(home.project / ".kakoi.yaml", "policy: {blocked: [frob]}\n")
+    assert answer(home, "frob")["permissionDecision"] == "deny"
+
+
+def test_the_project_may_be_written_from_any_of_its_folders_and_nothing_else(home: Home) -> None:
+    (home.project / "src").mkdir()
+    below = {"cwd": str(home.project / "src"), "env": {"CLAUDE_PROJECT_DIR": str(home.project)}}
+    assert answer(home, "touch ../x", **below)["permissionDecision"] == "allow"
+    assert answer(home, "touch /srv/x", **below)["permissionDecision"] == "deny"
+    away = {"cwd": "/etc", "env": {"CLAUDE_PROJECT_DIR": str(home.project)}}
+    assert answer(home, "touch x", **away)["permissionDecision"] == "deny"
+
+
+@pytest.mark.parametrize("tool", ["Read", "Edit", "mcp__kakoi__execute_command"])
+def test_there_is_no_opinion_about_other_tools(home: Home, tool: str) -> None:
+    stdin = json.dumps(event(home, "x", tool_name=tool)).encode()
+    assert home("hook", "claude-code", stdin=stdin) == (0, "", "")
+
+
+# --- Confined --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo it\\'s \"$HOME\" '$(id)' | tr a-z A-Z",
+        "printf '%s\\n' a\nprintf b",
+        "cat <<'E'\n`x` $y\nE",
+        "echo --help; ls -- -x",
+    ],
+)
+def test_what_may_run_is_rewritten_to_run_in_kakoi_as_it_is(home: Home, command: str) -> None:
+    told = answer(home, command, "--confine")
+    assert told["permissionDecision"] == "allow"
+    updated = told["updatedInput"]
+    assert {key: updated[key] for key in ("description", "timeout")} == {
+        "description": "d",
+        "timeout": 5000,
+    }
+    *argv, text = shlex.split(updated["command"])
+    assert text == command
+    assert argv[1:] == ["run", "--workspace", str(home.project), "--cwd", str(home.project)]
+
+
+def test_the_rewritten_command_runs_as_the_first_would_have(home: Home) -> None:
+    need("bubblewrap", is_there=has_bubblewrap())
+    command = 'echo "it\'s" \'$x\' "a  b" > out.txt; cat out.txt; exit 3'
+    rewritten = answer(home, command, "--confine")["updatedInput"]["command"]
+    environ = {**home.environ, "KAKOI_SANDBOX": "bubblewrap"}
+    done = subprocess.run(
+        ["/bin/bash", "-c", rewritten], cwd="/", env=environ, capture_output=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (3, b"it's $x a  b\n")
+    assert (home.project / "out.txt").exists()
+
+
+def test_a_text_that_begins_with_a_dash_is_no_option(home: Home) -> None:
+    told = answer(home, "--yes", "--confine")
+    assert told["permissionDecision"] == "deny"
+    home.write(home.config, "policy: {additional: ['--yes']}\n")
+    told = answer(home, "--yes", "--confine")
+    assert told["permissionDecision"] == "allow"
+    assert shlex.split(told["updatedInput"]["command"])[-1] == " --yes"
+
+
+def test_who_agrees_in_the_client_has_agreed(home: Home) -> None:
+    told = answer(home, "git commit -m x", "--confine")
+    assert told["permissionDecision"] == "ask"
+    assert shlex.split(told["updatedInput"]["command"])[-2:] == ["--yes", "git commit -m x"]
+
+
+def test_what_is_denied_is_not_rewritten(home: Home) -> None:
+    assert "updatedInput" not in answer(home, "sudo id", "--confine")
+
+
+# --- What cannot be judged -------------------------------------------------------------------
+
+MALFORMED: list[tuple[bytes | dict[str, object], str]] = [
+    (b"", "it is no JSON"),
+    (b"{", "it is no JSON"),
+    (b"\xff", "it is no JSON"),
+    (b"[" * 100_000, "it is no JSON"),
+    (b"[]", "it is no object"),
+    (b"null", "it is no object"),
+    (b"{}", "its hook_event_name is not PreToolUse"),
+    ({"hook_event_name": "PostToolUse"}, "its hook_event_name is not PreToolUse"),
+    ({"tool_name": None}, "its tool_name is no text"),
+    ({"tool_name": ["Bash"]}, "its tool_name is no text"),
+    ({"tool_input": None}, "its tool_input has no command"),
+    ({"tool_input": {}}, "its tool_input has no command"),
+    ({"tool_input": {"command": ["ls"]}}, "its tool_input has no command"),
+    ({"cwd": None}, "its cwd is no absolute path"),
+    ({"cwd": "relative"}, "its cwd is no absolute path"),
+    ({"cwd": "/a\0b"}, "its cwd is no absolute path"),
+    (b'"' + b"x" * (8 * 1024 * 1024), "it has more than 8388608 bytes"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), MALFORMED)
+def test_what_is_malformed_is_blocked_with_a_clear_message(
+    home: Home, given: bytes | dict[str, object], why: str
+) -> None:
+    stdin = given if isinstance(given, bytes) else json.dumps(event(home, "ls", **given)).encode()
+    status, out, err = home("hook", "claude-code", stdin=stdin)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"kakoi: blocked, because what Claude Code sent cannot be judged: {why}")
+    assert "kakoi hook claude-code --settings" in err
+
+
+def test_wrong_settings_and_wrong_options_block(home: Home) -> None:
+    stdin = json.dumps(event(home, "ls")).encode()
+    assert home("hook", "claude-code", "--confin", stdin=stdin)[0] == 2
+    assert home("hook", "claude", stdin=stdin)[0] == 2
+    home.write(home.project / ".kakoi.yaml", "sandbox: {type: host}\n")
+    status, out, err = home("hook", "claude-code", stdin=stdin)
+    assert (status, out) == (2, "")
+    assert "a project cannot set `sandbox.type`" in err
+
+
+def test_an_answer_that_nobody_reads_blocks(home: Home) -> None:
+    stdin = json.dumps(event(home, "ls"))
+    shell = f"{shlex.quote(stdin)} | {{ exec 1>/dev/full; {shlex.join(HOOK)}; echo $? >&2; }}"
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"printf %s {shell}"],
+        env=home.environ,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.stderr.decode().splitlines()[-1] == "2"
+
+
+# --- Setting it up ---------------------------------------------------------------------------
+
+
+def test_the_settings_that_claude_code_needs_are_printed(home: Home) -> None:
+    status, out, _ = home("hook", "claude-code", "--settings", "--confine")
+    assert status == 0
+    (group,) = json.loads(out)["hooks"]["PreToolUse"]
+    (hook,) = group["hooks"]
+    assert group["matcher"] == "Bash"
+    assert (hook["type"], hook["onFailure"]) == ("command", "block")
+    assert shlex.split(hook["command"])[1:] == ["hook", "claude-code", "--confine"]
+    stdin = json.dumps(event(home, "sudo id")).encode()
+    done = subprocess.run(
+        ["/bin/sh", "-c", hook["command"]],
+        input=stdin,
+        env=home.environ,
+        capture_output=True,
+        timeout=120,
+    )
+    decision = json.loads(done.stdout)["hookSpecificOutput"]["permissionDecision"]
+    assert (done.returncode, decision) == (0, "deny")
