@@ -406,7 +406,10 @@ async def test_the_numbers_of_a_user_are_looked_up_in_the_image_once(lifetime: L
         assert isinstance(archive, bytes)
         assert b"0002322\0" in archive  # 1234, as tar writes it.
     assert len([call for call in executor.called("cp") if "/etc/passwd" in call[2]]) == 1
-    assert executor.called("rm")[0][-1] == "0123456789ab"
+    looked = executor.called("create")[0]
+    name = looked[looked.index("--name") + 1]
+    assert any(word.startswith("kakoi.owner=uid-") for word in looked)  # A sweep would find it.
+    assert executor.called("rm")[0][-1] == name
 
 
 async def test_a_name_that_means_root_is_refused() -> None:

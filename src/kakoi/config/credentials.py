@@ -17,7 +17,8 @@ _PLATFORMS: Final = (
 def credential_for(address: str, environ: Mapping[str, str] | None = None) -> Credential | None:
     """The secret for a repository's address, if its host is one that we have a token for.
 
-    GITHUB_HOST and GITLAB_HOST name a server of your own, with its port if it has one.
+    GITHUB_HOST and GITLAB_HOST name a server of your own, with its port if it has one. A token is
+    sent over https, unless such a name says `http://` itself.
     """
     given = os.environ if environ is None else environ
     try:
@@ -25,7 +26,8 @@ def credential_for(address: str, environ: Mapping[str, str] | None = None) -> Cr
     except ConfigurationError:
         return None
     for variable, username, host_variable, default in _PLATFORMS:
-        host = given.get(host_variable) or default
-        if given.get(variable) and remote.host.lower() == host.lower():
+        scheme, _, host = (given.get(host_variable) or default).rpartition("://")
+        ours = (scheme or "https", host.rstrip("/").lower())
+        if given.get(variable) and (remote.scheme, remote.host.lower()) == ours:
             return Credential(username, given[variable])
     return None

@@ -9,22 +9,32 @@ from kakoi.config.credentials import credential_for
 from kakoi.config.opening import default_audit_file, policy_from
 from kakoi.config.settings import Settings
 from kakoi.errors import ConfigurationError
+from kakoi.gate import Approver
 from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.select import engine_environment
 from kakoi.tasks.checkout import CloneOptions
 from kakoi.tasks.environments import WORKSPACE, EnvironmentOptions, ExecutionEnvironmentManager
 
 
-def environment_manager(settings: Settings) -> ExecutionEnvironmentManager:
+def environment_manager(
+    settings: Settings, *, approver: Approver | None = None
+) -> ExecutionEnvironmentManager:
     """The manager that the settings describe, with our tokens and our record."""
-    path = Path(settings.audit.file) if settings.audit.file else default_audit_file(os.environ)
+    path = audit_file(settings)
     return ExecutionEnvironmentManager(
         environment_options(settings),
         clock=now,
+        owner=settings.tasks.owner,
+        approver=approver,
         engine_env=engine_environment(os.environ),
         credential_for=credential_for,
         audit=AuditLog(path, clock=now),
     )
+
+
+def audit_file(settings: Settings) -> Path:
+    """Where what environments do is recorded."""
+    return Path(settings.audit.file) if settings.audit.file else default_audit_file(os.environ)
 
 
 def now() -> datetime:
@@ -53,5 +63,6 @@ def environment_options(settings: Settings) -> EnvironmentOptions:
         timeout_s=settings.execution.timeout_seconds,
         max_output_bytes=settings.execution.max_output_size,
         stale_after=timedelta(hours=tasks.cleanup.stale_threshold_hours),
+        pool_size=tasks.pool_size,
         policy=policy_from(settings.policy, roots=[WORKSPACE], origin="settings"),
     )

@@ -8,14 +8,17 @@ The way in is always a `docker exec -i` that stays. Podman is driven by the same
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from kakoi.errors import KakoiError, SandboxError
 from kakoi.process import ProcessExecutor
 from kakoi.process.options import default_environment
 from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.channel import RunnerChannel
 from kakoi.runner.commands import Channel, Command, check_type
 from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings
@@ -31,11 +34,13 @@ from kakoi.sandbox.docker_container import (
 )
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.docker_entry import Entry, Guest, Streams
+from kakoi.sandbox.docker_shortcut import shortened
 
 _DEFAULTS = DockerSettings()
 _NO_TAG = Tag()
 # A runner that is already there answers at once, if it is in order.
 _REOPEN_S = 20.0
+_TEMPORARY = "/tmp"  # noqa: S108 - as an image has it
 _LOG = logging.getLogger(__name__)
 
 
@@ -48,6 +53,8 @@ class DockerAdapter:
     `tag`: name and labels. `clock`: the time of day in seconds; without it no label has a date.
     `engine_env`: variables of the engine's own program, such as DOCKER_HOST.
     `streams`: what starts programs that stay; for tests.
+    `engine`: one that knows the images already; then `executor`, `program` and `engine_env` say
+        how to enter containers only.
     """
 
     def __init__(
@@ -61,16 +68,19 @@ class DockerAdapter:
         clock: Callable[[], float] | None = None,
         engine_env: Mapping[str, str] | None = None,
         streams: Streams | None = None,
+        engine: Engine | None = None,
     ) -> None:
         check_type("config", config, DockerSettings)
         check_type("executor", executor, ProcessExecutor, type(None))
         check_type("engine_env", engine_env, Mapping, type(None))
         env = {**default_environment(), **(engine_env or {})}
         self._config = config
-        self._engine = Engine(executor or ProcessExecutor(), program=program, env=engine_env)
+        self._tag = tag if tag.owner else dataclasses.replace(tag, owner=default_owner())
+        self._engine = engine or Engine(
+            executor or ProcessExecutor(), program=program, env=engine_env, owner=self._tag.owner
+        )
         self._entry = Entry(self._engine, env=env, streams=streams)
         self._lifetime = lifetime
-        self._tag = tag if tag.owner else dataclasses.replace(tag, owner=default_owner())
         self._clock = clock
         self._container: Container | None = None
         self._guest: Guest | None = None
@@ -87,6 +97,7 @@ class DockerAdapter:
         program: Program = "docker",
         owner: str = "",
         engine_env: Mapping[str, str] | None = None,
+        engine: Engine | None = None,
     ) -> "DockerAdapter":
         """An adapter for a container that an earlier one has made and not cleaned up.
 
@@ -95,7 +106,13 @@ class DockerAdapter:
         """
         tag = Tag(owner=owner, name=container)
         adapter = cls(
-            config, executor, program=program, lifetime="sandbox", tag=tag, engine_env=engine_env
+            config,
+            executor,
+            program=program,
+            lifetime="sandbox",
+            tag=tag,
+            engine_env=engine_env,
+            engine=engine,
         )
         found = await Container.find(adapter._engine, container, owner=adapter._tag.owner)
         await found.check()
@@ -164,6 +181,32 @@ class DockerAdapter:
     async def channel(self) -> Channel:
         """The way in, opened at first use and again after it was lost."""
         return await self._connection.channel()
+
+    @contextlib.asynccontextmanager
+    async def aside(self) -> AsyncIterator[Channel]:
+        """A channel into the container that stays, with a runner that ends with this block.
+
+        For what holds a secret: whoever comes later finds nothing of it in the memory of a
+        process. SandboxError: there is no such container yet.
+        """
+        if self._container is None:
+            raise SandboxError("there is no container that stays")
+        container = self._container
+        channel = await self._entry.enter(container.name, container.user, RunnerSettings())
+        try:
+            yield channel
+        finally:
+            await finish(channel.close())
+
+    async def rename(self, name: str) -> None:
+        """Give the container that stays another name; SandboxError if it does not run."""
+        if self._container is None:
+            raise SandboxError("there is no container that stays")
+        args = ["rename", self._container.name, name]
+        await self._engine.must(args, doing="renaming a container", about=self._container.name)
+        self._container.name = name
+        self._tag = dataclasses.replace(self._tag, name=name)
+        await self._container.check()
 
     async def close(self) -> None:
         """Give the channel up, and leave a container that stays alone, with its jobs."""
@@ -267,7 +310,12 @@ class DockerAdapter:
 
     async def _enter(self, container: Container) -> Channel:
         settings = RunnerSettings(linger=True)
-        return await self._entry.enter(container.name, container.user, settings)
+        channel = await self._entry.enter(container.name, container.user, settings)
+        if not isinstance(channel, RunnerChannel) or os.geteuid() != 0:
+            return channel
+        pid = await self._engine.pid(container.name)
+        folder = self._config.env.get("TMPDIR") or _TEMPORARY
+        return await shortened(channel, pid=pid, folder=folder)
 
     async def _explain_loss(
         self, result: ExecutionResult, connection: Connection

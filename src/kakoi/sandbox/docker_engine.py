@@ -11,6 +11,7 @@ import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kakoi.errors import (
     EnvironmentUnavailableError,
@@ -22,6 +23,7 @@ from kakoi.errors import (
 from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
 from kakoi.process.options import default_environment
 from kakoi.process.stream import Launch, ProcessStream
+from kakoi.runner.commands import new_id
 from kakoi.sandbox.docker_advice import explain, not_pulled
 from kakoi.sandbox.docker_cli import Program
 
@@ -35,6 +37,8 @@ _FACTS = {
     "podman": "{{.Host.CPUs}} {{if .Host.Security.Rootless}}rootless{{end}}",
 }
 _GONE = re.compile(r"no such container|no container with name|no such object", re.IGNORECASE)
+# How the names of containers begin that are there for a moment, to look into an image.
+HELPER: Final = "kakoi-look-"
 _LOG = logging.getLogger(__name__)
 
 
@@ -77,12 +81,21 @@ class State:
 
 
 class Engine:
-    """`docker` or `podman`. Every failure is a SandboxError that says what to do."""
+    """`docker` or `podman`. Every failure is a SandboxError that says what to do.
+
+    `owner`: whose the containers are that it makes itself.
+    """
 
     def __init__(
-        self, executor: ProcessExecutor, *, program: Program, env: Mapping[str, str] | None = None
+        self,
+        executor: ProcessExecutor,
+        *,
+        program: Program,
+        env: Mapping[str, str] | None = None,
+        owner: str = "",
     ) -> None:
         self.program = program
+        self._owner = owner
         self._executor = executor
         self._env = dict(env or {})
         self._facts: Facts | None = None
@@ -208,6 +221,12 @@ class Engine:
         args = ["container", "inspect", "--format", "{{json .HostConfig}}", name]
         return await self.must(args, doing="looking at a container", about=name)
 
+    async def pid(self, name: str) -> int:
+        """A process of a container, by the engine's own count; 0 if it does not run."""
+        args = ["container", "inspect", "--format", "{{.State.Pid}}", name]
+        said = await self.must(args, doing="looking at a container", about=name)
+        return int(said) if said.strip().isdigit() else 0
+
     async def start(self, name: str) -> None:
         """Start a container that has been created."""
         await self._start(["start", name], doing="starting a container", about=name)
@@ -263,10 +282,12 @@ class Engine:
     async def _read_users(self, image: Image) -> str:
         """The file of users in an image; empty if there is none."""
         # Never started: only a container lets us look into an image.
-        args = ["create", "--pull", "never", "--network", "none", "--entrypoint", "sh", image.id]
+        name = f"{HELPER}{new_id()}"
+        args = ["create", "--name", name, "--label", f"kakoi.owner={self._owner}"]
+        args += ["--pull", "never", "--network", "none", "--entrypoint", "sh", image.id]
         doing = "reading the users of an image"
-        name = (await self.must(args, doing=doing, about=image.id)).strip()
         try:
+            await self.must(args, doing=doing, about=image.id)
             result = await self.call(["cp", f"{name}:/etc/passwd", "-"], doing=doing)
         finally:
             await self.remove(name)

@@ -76,17 +76,6 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-def stale(
-    containers: Iterable[Listed], *, prefix: str, now: datetime, older_than: timedelta
-) -> list[Listed]:
-    """Those of that prefix that were made longer ago than `older_than`."""
-    return [
-        each
-        for each in containers
-        if each.name.startswith(prefix) and now - each.created >= older_than
-    ]
-
-
 async def usage_of(engine: Engine, names: Iterable[str]) -> dict[str, Usage]:
     """What running containers use, by name; those that do not run are not in the answer."""
     given = list(names)
@@ -114,3 +103,19 @@ _UNITS = {"B": 1, "kB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10
 def _bytes(text: str) -> int:
     number = text.rstrip("BKMGTkib")
     return int(float(number) * _UNITS[text[len(number) :].strip()])
+
+
+async def disk_of(engine: Engine, names: Iterable[str]) -> dict[str, int]:
+    """How many bytes containers have written to their own layers, by name."""
+    given = list(names)
+    if not given:
+        return {}
+    form = "{{json .Name}} {{json .SizeRw}}"
+    args = ["container", "inspect", "--size", "--format", form, *given]
+    result = await engine.call(args, doing="measuring containers")
+    found = {}
+    for line in result.stdout.splitlines():
+        name, _, size = line.partition(" ")
+        if size.strip().isdigit():
+            found[name.strip('"').removeprefix("/")] = int(size)
+    return found

@@ -7,6 +7,7 @@ files.
 
 import asyncio
 import contextlib
+import logging
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,30 +15,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from kakoi.errors import SandboxError
+from kakoi.errors import ExecutionTimeoutError, SandboxError
 from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import SpawnOptions
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import SandboxAdapter
+from kakoi.runner.commands import Channel, Command
 from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote
 from kakoi.tasks.task import Task
 
+_log = logging.getLogger(__name__)
 PROJECT: Final = "/workspace/project"
 _BUNDLE: Final = "/workspace/tmp/.kakoi-bundle"
-_CLONE_S: Final = 1800.0
 _TRIES: Final = 3
 _PAUSE_S: Final = 1.0
 _CHUNK: Final = 1024 * 1024
 # How far back the histories of two branches are fetched until they meet; then, all of it.
 _DEEPEN: Final = (50, 500, 5000)
 _CAUSES: Final = (
-    (r"Authentication failed|could not read Username|HTTP 40[13]|error: 40[13]", "refused us"),
-    (r"not found|does not appear to be a git repository|error: 404", "is not there"),
+    (r"Authentication failed|could not read (Username|Password)|error: 40[13]", "refused us"),
     (r"Remote branch .* not found|couldn't find remote ref", "has no such branch"),
-    (r"No space left on device|Disk quota exceeded", "does not fit on the disk"),
-    (r"Could not resolve|Failed to connect|Connection|timed out|early EOF|hung up|RPC failed",
-     "could not be reached"),
+    (r"not found|does not appear to be a git repository|does not exist|error: 404", "is not there"),
+    (r"No space left on device|Disk quota|unable to write file", "does not fit on the disk"),
+    (r"Could not resolve|Failed to connect|Connection|timed out|too slow|early EOF|hung up"
+     r"|RPC failed|error: 5\d\d|Empty reply", "could not be reached"),
+    (r"was not done after", "took too long"),
 )  # fmt: skip
 _TRANSIENT: Final = "could not be reached"
 
@@ -50,9 +51,12 @@ class CloneError(SandboxError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneOptions:
-    """`depth`: how many commits; None is all."""
+    """`depth`: how many commits; None is all. `timeout_s`: for one git process in all;
+    `stall_s`: without a byte from the server."""
 
     depth: int | None = 1
+    timeout_s: float = 1800.0
+    stall_s: float = 60.0
 
 
 class _Sleeps(Protocol):
@@ -60,25 +64,29 @@ class _Sleeps(Protocol):
 
 
 class Checkout:
-    """Puts projects into one environment."""
+    """Puts a project into one environment. `channel` should be one that ends with it."""
 
     def __init__(
         self,
-        sandbox: SandboxAdapter,
+        channel: Channel,
         executor: ProcessExecutor,
         options: CloneOptions,
         *,
         sleep: _Sleeps = asyncio.sleep,
     ) -> None:
-        self._sandbox = sandbox
+        self._channel = channel
         self._executor = executor
         self._options = options
         self._sleep = sleep
 
     async def clone(self, task: Task, credential: Credential | None = None) -> None:
-        """Clone `task`'s project to /workspace/project; CloneError says why that failed."""
+        """Clone `task`'s project to /workspace/project; CloneError says why that failed.
+
+        A whole credential in the address wins over `credential`, which wins over a bare name there.
+        """
         remote = parse_remote(task.repository)
-        credential = remote.credential or credential
+        own = remote.credential
+        credential = own if own and (own.secret or credential is None) else credential
         if remote.from_outside:
             await self._carry_in(remote, task)
         else:
@@ -100,9 +108,13 @@ class Checkout:
             if result.ok:
                 return
             error = _failure(result, remote, credential)
-            if attempt == _TRIES or error.details["cause"] != _TRANSIENT:
+            if attempt == _TRIES or error.details.get("cause") != _TRANSIENT:
                 raise error
+            _log.warning("trying again: %s", error)
             await self._sleep(_PAUSE_S * attempt)
+            # Git takes back what it began, unless it was killed.
+            empty = ["find", PROJECT, "-mindepth", "1", "-delete"]
+            await self._git(empty, None, None, cwd="/workspace")
 
     async def _fetch_target(
         self, remote: Remote, task: Task, target: str, credential: Credential | None
@@ -112,15 +124,19 @@ class Checkout:
         depth = self._options.depth
         shallow = [] if depth is None else [f"--depth={depth}"]
         await self._must(["git", "fetch", "-q", *shallow, "origin", refspec], remote, credential)
-        if depth is None:
-            return
         for more in (*(f"--deepen={count}" for count in _DEEPEN), "--unshallow"):
             common = ["git", "merge-base", f"origin/{target}", "HEAD"]
             if (await self._git(common, None, None)).ok:
                 return
+            if not await self._is_shallow():
+                break
             argv = ["git", "fetch", "-q", more, "origin", task.source_branch or "HEAD", refspec]
-            # What is whole already cannot be deepened; that is no failure.
-            await self._git(argv, remote, credential)
+            await self._must(argv, remote, credential)
+        _log.warning("task %s: its branch and %s have no history in common", task.uuid, target)
+
+    async def _is_shallow(self) -> bool:
+        asked = ["git", "rev-parse", "--is-shallow-repository"]
+        return (await self._git(asked, None, None)).stdout.strip() == "true"
 
     async def _must(
         self, argv: Sequence[str], remote: Remote, credential: Credential | None
@@ -137,9 +153,10 @@ class Checkout:
         *,
         cwd: str = PROJECT,
     ) -> ExecutionResult:
-        variables = git_variables(remote, credential)
-        return await self._sandbox.run(
-            Command(command=argv, cwd=cwd, env=variables, timeout_s=_CLONE_S, spill_bytes=0)
+        variables = git_variables(remote, credential, stall_s=self._options.stall_s)
+        timeout_s = self._options.timeout_s
+        return await self._channel.run(
+            Command(command=argv, cwd=cwd, env=variables, timeout_s=timeout_s, spill_bytes=0)
         )
 
     # --- Fetched here, carried in ------------------------------------------------------------
@@ -176,17 +193,20 @@ class Checkout:
     async def _git_here(
         self, argv: Sequence[str], variables: Mapping[str, str], remote: Remote
     ) -> None:
-        options = SpawnOptions(env=variables, timeout=_CLONE_S * 1000)
-        done = await self._executor.spawn("git", argv, options)
+        timeout_s = self._options.timeout_s
+        options = SpawnOptions(env=variables, timeout=timeout_s * 1000)
+        try:
+            done = await self._executor.spawn("git", argv, options)
+        except ExecutionTimeoutError as error:
+            raise _clone_error(f"git was not done after {timeout_s:g} s", remote) from error
         if done.exit_code != 0:
             raise _clone_error(done.stderr, remote)
 
     async def _send(self, bundle: Path) -> None:
-        channel = await self._sandbox.channel()
         command = Command(command=["tee", _BUNDLE], stdin_open=True, max_output_bytes=0)
         file = await asyncio.to_thread(bundle.open, "rb")
         with contextlib.closing(file):
-            async with channel.open(command) as running:
+            async with self._channel.open(command) as running:
                 while data := await asyncio.to_thread(file.read, _CHUNK):
                     await running.write(data)
                 await running.close_stdin()
@@ -198,12 +218,18 @@ class Checkout:
             )
 
 
-def _failure(result: ExecutionResult, remote: Remote, credential: Credential | None) -> CloneError:
+def _failure(
+    result: ExecutionResult, remote: Remote, credential: Credential | None
+) -> SandboxError:
     said = result.stderr if credential is None else credential.hide(result.stderr)
+    if result.reason is Reason.SANDBOX_LOST:
+        return SandboxError(
+            f"the environment was lost while its project was cloned: {result.error}"
+        )
     if result.reason is Reason.TIMED_OUT:
-        said = f"git was not done after {_CLONE_S:g} s: Connection timed out\n{said}"
+        said = f"git was not done after {result.duration_ms // 1000} s"
     elif result.reason is not Reason.EXITED:
-        said = f"{result.error or result.reason}\n{said}"
+        said = f"{said}\n{result.error or result.reason}"
     return _clone_error(said, remote)
 
 

@@ -8,113 +8,56 @@ The names and labels of containers are the only register: after `kill -9`, a swe
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from kakoi.audit import AuditLog
 from kakoi.errors import ConfigurationError, KakoiError, SandboxError
 from kakoi.gate import Approver, Gate, Labels
-from kakoi.policy.profiles import load_policy
-from kakoi.policy.rules import Policy
 from kakoi.process.executor import ProcessExecutor
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import MIB, Command
-from kakoi.sandbox.adapter import Limits, Network
+from kakoi.runner.commands import Command
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Program, Tag
 from kakoi.sandbox.docker_container import default_owner, finish
 from kakoi.sandbox.docker_engine import Engine
-from kakoi.sandbox.docker_listing import Listed, list_containers, stale
-from kakoi.tasks.checkout import PROJECT, Checkout, CloneError, CloneOptions
-from kakoi.tasks.dependencies import Step, steps_for
-from kakoi.tasks.lifecycle import Lifecycle, Status
+from kakoi.sandbox.docker_listing import Listed
+from kakoi.tasks.checkout import PROJECT, Checkout, CloneError
+from kakoi.tasks.dependencies import steps_for
+from kakoi.tasks.lifecycle import Status
+from kakoi.tasks.place import Environment
+from kakoi.tasks.pool import Pool
+from kakoi.tasks.pool_names import is_pooled
+from kakoi.tasks.recording import recorded
 from kakoi.tasks.remotes import Credential
+from kakoi.tasks.removal import Removal, stale
+from kakoi.tasks.stats import Stats, measure
 from kakoi.tasks.task import PREFIX, Task, container_name
+from kakoi.tasks.values import (
+    TEMPORARY,
+    WORKSPACE,
+    ContainerInfo,
+    Counters,
+    EnvironmentOptions,
+    Installed,
+)
 
+__all__ = [
+    "TEMPORARY",
+    "WORKSPACE",
+    "ContainerInfo",
+    "Counters",
+    "EnvironmentOptions",
+    "ExecutionEnvironmentManager",
+    "Installed",
+]
 _log = logging.getLogger(__name__)
-WORKSPACE: Final = "/workspace"
-TEMPORARY: Final = "/workspace/tmp"
-GRACE_S: Final = 10
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.5
 _INSTALL_S: Final = 600.0
-
-
-def _default_policy() -> Policy:
-    return load_policy(roots=[WORKSPACE])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentOptions:
-    """What environments are like. `timeout_s` and `max_output_bytes` are those of one command."""
-
-    image: str = "coding-agent-executor:latest"
-    network: Network = "bridge"
-    limits: Limits = field(default_factory=Limits)
-    clone: CloneOptions = field(default_factory=CloneOptions)
-    install_dependencies: bool = True
-    timeout_s: float = 1800.0
-    max_output_bytes: int = MIB
-    stale_after: timedelta = timedelta(hours=24)
-    policy: Policy = field(default_factory=_default_policy)
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerInfo:
-    """A task's environment. `installed` says how the installation of dependencies went."""
-
-    container_id: str
-    task_uuid: str
-    workspace_path: str
-    created_at: datetime
-    status: str
-    name: str = ""
-    installed: tuple["Installed", ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """One step of the installation of dependencies, and what came of it."""
-
-    step: Step
-    ok: bool
-    said: str = ""
-
-
-@dataclass(slots=True)
-class Counters:
-    """What went wrong so far (spec A 13.2), and what did not."""
-
-    prepared: int = 0
-    create_failures: int = 0
-    clone_failures: int = 0
-    timeouts: int = 0
-    commands: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class _Environment:
-    task: Task
-    adapter: DockerAdapter
-    gate: Gate
-    created_at: datetime
-    lifecycle: Lifecycle = field(default_factory=Lifecycle)
-    container_id: str = ""
-    installed: tuple[Installed, ...] = ()
-
-    def info(self) -> ContainerInfo:
-        return ContainerInfo(
-            container_id=self.container_id,
-            task_uuid=self.task.uuid,
-            workspace_path=PROJECT,
-            created_at=self.created_at,
-            status=self.lifecycle.status,
-            name=container_name(self.task.uuid),
-            installed=self.installed,
-        )
 
 
 class ExecutionEnvironmentManager:
@@ -136,20 +79,37 @@ class ExecutionEnvironmentManager:
         credential_for: Callable[[str], Credential | None] | None = None,
         audit: AuditLog | None = None,
         approver: Approver | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.options = options or EnvironmentOptions()
         self.counters = Counters()
-        self.leftovers: set[str] = set()
         self._clock = clock
         self._executor = executor or ProcessExecutor()
         self._program: Program = program
         self._owner = owner or default_owner()
         self._engine_env = dict(engine_env or {})
-        self._engine = Engine(self._executor, program=program, env=self._engine_env)
+        self._engine = Engine(
+            self._executor, program=program, env=self._engine_env, owner=self._owner
+        )
         self._credential_for = credential_for or (lambda _address: None)
         self._audit = audit
         self._approver = approver
-        self._active: dict[str, _Environment] = {}
+        self._sleep = sleep
+        self._active: dict[str, Environment] = {}
+        self._preparing: set[str] = set()
+        self._removal = Removal(self._engine, owner=self._owner, clock=clock)
+        self._pool = Pool(
+            self._engine,
+            self._adapter,
+            size=self.options.pool_size,
+            clock=clock,
+            remove=self._removal.remove,
+        )
+
+    @property
+    def leftovers(self) -> set[str]:
+        """The names of containers that could not be removed."""
+        return self._removal.leftovers
 
     # --- Spec A ------------------------------------------------------------------------------
 
@@ -158,15 +118,28 @@ class ExecutionEnvironmentManager:
 
         SandboxError: the container could not be made. CloneError: the project could not be had.
         """
-        await self.cleanup(task.uuid)
-        environment = self._new(task)
-        self._active[task.uuid] = environment
+        if task.uuid in self._preparing:
+            raise ConfigurationError(f"task {task.uuid} is being prepared already")
+        self._preparing.add(task.uuid)
         try:
-            await self._initialize(environment)
-        except BaseException as error:
-            self._count(error)
-            await finish(self.cleanup(task.uuid))
-            raise
+            async with recorded(self._audit, task, sandbox=self._program):
+                await self.cleanup(task.uuid)
+                try:
+                    return await self._prepare(task)
+                except BaseException as error:
+                    self._count(error)
+                    await finish(self.cleanup(task.uuid))
+                    raise
+        finally:
+            self._preparing.discard(task.uuid)
+
+    async def _prepare(self, task: Task) -> ContainerInfo:
+        container_id = await self._create_container(task)
+        await self._clone_project(container_id, task)
+        if self.options.install_dependencies:
+            await self._install_dependencies(container_id)
+        environment = self._find(container_id)
+        environment.lifecycle.move(Status.READY)
         self.counters.prepared += 1
         return environment.info()
 
@@ -175,7 +148,7 @@ class ExecutionEnvironmentManager:
     ) -> ExecutionResult:
         """Run a command of the task's agent: judged, recorded, and ended in time.
 
-        SandboxError: it is no environment of ours, or its container is gone.
+        ConfigurationError: it is no environment of ours. SandboxError: its container is gone.
         """
         environment = self._find(container_id)
         options = self.options
@@ -195,7 +168,7 @@ class ExecutionEnvironmentManager:
         self.counters.timeouts += result.reason is Reason.TIMED_OUT
         if result.reason is Reason.SANDBOX_LOST:
             raise SandboxError(
-                f"the environment of task {environment.task.uuid} was lost: {result.error}",
+                f"the environment of task {environment.task_uuid} was lost: {result.error}",
                 details={"stdout": result.stdout, "stderr": result.stderr},
                 hint="prepare it anew",
             )
@@ -208,12 +181,8 @@ class ExecutionEnvironmentManager:
     async def cleanup_stale_containers(self, older_than: timedelta | None = None) -> list[str]:
         """Remove what earlier runs have left behind, by name and age; returns what was removed."""
         limit = self.options.stale_after if older_than is None else older_than
-        found = await self.existing()
-        old = stale(found, prefix=PREFIX, now=self._clock(), older_than=limit)
-        ours = {container_name(uuid) for uuid in self._active}
-        removed = [each.name for each in old if each.name not in ours]
-        gone = await asyncio.gather(*(self._remove(name) for name in removed))
-        return [name for name, is_gone in zip(removed, gone, strict=True) if is_gone]
+        ours = {container_name(uuid) for uuid in (*self._active, *self._preparing)}
+        return await self._removal.sweep(older_than=limit, keep=ours | set(self._pool.names))
 
     # --- Beyond ------------------------------------------------------------------------------
 
@@ -226,14 +195,65 @@ class ExecutionEnvironmentManager:
         finally:
             await self.cleanup(task.uuid)
 
+    @contextlib.asynccontextmanager
+    async def attached(self, task_uuid: str) -> AsyncIterator[Environment]:
+        """The environment that another process has prepared; it stays, with its jobs.
+
+        SandboxError: there is none, or it does not run.
+        """
+        name = container_name(Task(uuid=task_uuid, repository="-").uuid)
+        adapter = await DockerAdapter.attach(
+            name,
+            self.options.container,
+            self._executor,
+            program=self._program,
+            owner=self._owner,
+            engine_env=self._engine_env,
+            engine=self._engine,
+        )
+        environment = self._environment(task_uuid, adapter)
+        try:
+            yield environment
+        finally:
+            await finish(environment.let_go())
+
     async def existing(self) -> list[Listed]:
-        """Every container of ours that there is, also those of other runs."""
-        found = await list_containers(self._engine, owner=self._owner)
-        return [each for each in found if each.name.startswith(PREFIX)]
+        """Every environment of ours that there is, also those of other runs, by its task."""
+        return [
+            dataclasses.replace(each, task=each.name.removeprefix(PREFIX))
+            for each in await self._removal.existing()
+            if each.name.startswith(PREFIX) and not is_pooled(each.name)
+        ]
+
+    async def stale(self, older_than: timedelta | None = None) -> list[str]:
+        """The names that `cleanup_stale_containers` would remove now."""
+        limit = self.options.stale_after if older_than is None else older_than
+        found = stale(await self._removal.existing(), now=self._clock(), older_than=limit)
+        return [each.name for each in found if each.name not in self._pool.names]
 
     def active(self) -> list[ContainerInfo]:
         """The environments that this manager has made and not cleaned up."""
         return [environment.info() for environment in self._active.values()]
+
+    async def stats(self, counters: Counters | None = None) -> Stats:
+        """What environments use, and what has failed: as counted here, if nobody says otherwise."""
+        left = self.leftovers | set(await self.stale())
+        return await measure(
+            self._engine,
+            await self.existing(),
+            leftovers=len(left),
+            counters=counters or self.counters,
+        )
+
+    async def warm(self) -> None:
+        """Fill the pool now, and not after the first task has gone without it."""
+        await self._pool.fill(self.options.container)
+
+    async def close(self) -> None:
+        """Take the pool away, and let go of environments without removing them."""
+        await finish(self._pool.close())
+        for environment in self._active.values():
+            await finish(environment.let_go())
 
     async def sweep_forever(
         self, interval: timedelta, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -250,82 +270,82 @@ class ExecutionEnvironmentManager:
 
     # --- Making ------------------------------------------------------------------------------
 
-    def _new(self, task: Task) -> _Environment:
-        options = self.options
-        settings = DockerSettings(
-            image=options.image,
-            network=options.network,
-            limits=options.limits,
-            timeout_s=options.timeout_s,
-            inside=PROJECT,
-            directories=(WORKSPACE, TEMPORARY),
-            env={"TMPDIR": TEMPORARY},
-        )
-        adapter = DockerAdapter(
+    def _adapter(self, settings: DockerSettings, name: str, task_uuid: str = "") -> DockerAdapter:
+        return DockerAdapter(
             settings,
             self._executor,
             program=self._program,
             lifetime="sandbox",
             tag=Tag(
                 owner=self._owner,
-                task=task.uuid,
-                name=container_name(task.uuid),
-                max_age_s=options.stale_after.total_seconds(),
+                task=task_uuid,
+                name=name,
+                max_age_s=self.options.stale_after.total_seconds(),
             ),
             clock=lambda: self._clock().timestamp(),
             engine_env=self._engine_env,
+            engine=self._engine,
         )
+
+    def _environment(self, task_uuid: str, adapter: DockerAdapter) -> Environment:
         gate = Gate(
-            options.policy,
+            self.options.policy,
             adapter,
             cwd=PROJECT,
             audit=self._audit,
             approver=self._approver,
-            labels=Labels(task=task.uuid),
+            labels=Labels(task=task_uuid),
         )
-        return _Environment(task, adapter, gate, self._clock())
+        return Environment(task_uuid, adapter, gate, self._clock())
 
-    async def _initialize(self, environment: _Environment) -> None:
-        task = environment.task
-        await self._open(environment)
-        environment.lifecycle.move(Status.INITIALIZING)
+    async def _create_container(self, task: Task) -> str:
+        """A started container of the task's name: one that waited, or a new one. Gives its id."""
         name = container_name(task.uuid)
+        claimed = await self._pool.claim(self.options.container, name)
+        adapter = claimed or self._adapter(self.options.container, name, task.uuid)
+        environment = self._active[task.uuid] = self._environment(task.uuid, adapter)
+        if claimed is None:
+            await self._open(adapter, name)
+        environment.lifecycle.move(Status.INITIALIZING)
         asked = ["container", "inspect", "--format", "{{.Id}}", name]
         environment.container_id = (
             await self._engine.must(asked, doing="looking at a container", about=name)
         ).strip()
-        checkout = Checkout(environment.adapter, self._executor, self.options.clone)
-        await checkout.clone(task, self._credential_for(task.repository))
-        if self.options.install_dependencies:
-            environment.installed = await self._install(environment)
-        environment.lifecycle.move(Status.READY)
+        return environment.container_id
 
-    async def _open(self, environment: _Environment) -> None:
+    async def _open(self, adapter: DockerAdapter, name: str) -> None:
         """Create and start the container; an engine that was too slow gets another try."""
         for attempt in range(1, _TRIES + 1):
             try:
-                await environment.adapter.channel()
+                await adapter.channel()
                 return
             except SandboxError as error:
                 if attempt == _TRIES or type(error) is not SandboxError:
                     raise
                 _log.warning("trying again to make an environment: %s", error)
-                await self._remove(container_name(environment.task.uuid))
-                await asyncio.sleep(_PAUSE_S * attempt)
+                await self._remove_container(name)
+                await self._sleep(_PAUSE_S * attempt)
 
-    async def _install(self, environment: _Environment) -> tuple[Installed, ...]:
+    async def _clone_project(self, container_id: str, task: Task) -> None:
+        environment = self._find(container_id)
+        async with environment.adapter.aside() as channel:
+            checkout = Checkout(channel, self._executor, self.options.clone)
+            await checkout.clone(task, self._credential_for(task.repository))
+
+    async def _install_dependencies(self, container_id: str) -> None:
         """Install what the project depends on. A failure is told, and the task goes on."""
+        environment = self._find(container_id)
         channel = await environment.adapter.channel()
-        files = [each.name for each in await channel.list_files(PROJECT)]
-        done = []
+        files = [
+            each.name for each in await channel.list_files(PROJECT) if each.kind in ("file", "link")
+        ]
         for step in steps_for(files):
             command = Command(command=step.command, cwd=PROJECT, timeout_s=_INSTALL_S)
             result = await environment.adapter.run(command)
             said = "" if result.ok else (result.stderr or result.stdout or result.error)[-2000:]
             if not result.ok:
-                _log.warning("`%s` failed in task %s", step.command, environment.task.uuid)
-            done.append(Installed(step, result.ok, said))
-        return tuple(done)
+                _log.warning("`%s` failed in task %s", step.command, environment.task_uuid)
+            environment.installed += (Installed(step, result.ok, said),)
 
     # --- Taking away -------------------------------------------------------------------------
 
@@ -334,32 +354,18 @@ class ExecutionEnvironmentManager:
         environment = self._active.pop(task_uuid, None)
         if environment is not None:
             environment.lifecycle.move(Status.STOPPED)
-        is_gone = await self._remove(name)
+        is_gone = await self._remove_container(name)
         if environment is not None:
-            await environment.gate.close()
-            await environment.adapter.close()
+            await environment.let_go()
             if is_gone:
                 environment.lifecycle.move(Status.DELETED)
 
-    async def _remove(self, name: str) -> bool:
-        """Stop it, kill it after the grace, remove it; False and a leftover if it stays."""
-        try:
-            state = await self._engine.state(name)
-            if state.running:
-                args = ["stop", "-t", str(GRACE_S), name]
-                await self._engine.call(args, doing="stopping a container")
-            if state.status != "gone":
-                await self._engine.remove(name)
-        except KakoiError as error:
-            _log.warning("the container %s could not be removed: %s", name, error)
-            self.leftovers.add(name)
-            return False
-        self.leftovers.discard(name)
-        return True
+    async def _remove_container(self, name: str) -> bool:
+        return await self._removal.remove(name)
 
-    def _find(self, container_id: str) -> _Environment:
+    def _find(self, container_id: str) -> Environment:
         for environment in self._active.values():
-            if container_id in (environment.container_id, container_name(environment.task.uuid)):
+            if container_id and container_id in (environment.container_id, environment.name):
                 return environment
         raise ConfigurationError(
             f"{container_id!r:.80} is no environment of this manager",

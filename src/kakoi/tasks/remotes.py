@@ -1,19 +1,27 @@
 """Where a project is cloned from: addresses read and made harmless, credentials for one host.
 
-A credential is shown to git alone, by its environment, and only for the host it was given for.
+A credential is shown to git alone, by its environment, and git asks for it only when the host that
+it was given for wants one: not even a redirect takes it to another.
 """
 
 import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
 
 from kakoi.errors import ConfigurationError
 
 _SCP = re.compile(r"(?:([\w.+-]+)@)?([\w.-]+):(?!//)(.+)")
 _HELPER = re.compile(r"[A-Za-z0-9+.-]+::")  # `ext::…` starts programs.
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
+_PORTS: Final = {"http": 80, "https": 443}
+# Answers git's question, and does nothing when it is told to keep or to forget something.
+_HELPER_SCRIPT: Final = (
+    '!f() { test "$1" = get && '
+    'printf "username=%s\\npassword=%s\\n" "$KAKOI_GIT_NAME" "$KAKOI_GIT_SECRET"; }; f'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +31,14 @@ class Credential:
     username: str
     secret: str = field(repr=False)
 
-    def header(self) -> str:
-        """As HTTP has it."""
-        pair = f"{self.username}:{self.secret}".encode()
-        return f"Authorization: Basic {base64.b64encode(pair).decode()}"
-
     def hide(self, text: str) -> str:
-        """`text` without the secret, in either form."""
-        encoded = self.header().rpartition(" ")[2]
-        return text.replace(self.secret, "***").replace(encoded, "***")
+        """`text` without the secret, as it is and as HTTP has it."""
+        # A name without a secret may be one: some put their token there.
+        secret = self.secret or self.username
+        encoded = base64.b64encode(f"{self.username}:{self.secret}".encode()).decode()
+        for each in (secret, quote(secret, safe=""), encoded):
+            text = text.replace(each, "***") if each else text
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +84,10 @@ def _parse_url(address: str) -> Remote:
     if parts.scheme == "ssh":
         return Remote("ssh", address, host)
     place = f"[{host}]" if ":" in host else host
-    place += f":{port}" if port is not None else ""
+    place += f":{port}" if port not in (None, _PORTS[parts.scheme]) else ""
     given = None
-    if parts.password:
-        given = Credential(unquote(parts.username or ""), unquote(parts.password))
-    elif parts.username:
-        given = Credential("x-access-token", unquote(parts.username))
+    if parts.username or parts.password:
+        given = Credential(unquote(parts.username or ""), unquote(parts.password or ""))
     return Remote(parts.scheme, f"{parts.scheme}://{place}{parts.path}", place, given)
 
 
@@ -95,11 +100,12 @@ def _unknown(address: str) -> ConfigurationError:
 
 
 def git_variables(
-    remote: Remote | None = None, credential: Credential | None = None
+    remote: Remote | None = None, credential: Credential | None = None, *, stall_s: float = 60.0
 ) -> Mapping[str, str]:
     """The environment of one git process: nothing of the machine's settings, no helper, no prompt.
 
-    With a credential, its header, which git sends to the remote's host and nowhere else.
+    With a credential, what git may answer the remote's host with, and no other.
+    `stall_s`: after so long without a byte from a server git gives up.
     """
     settings = [
         ("core.hooksPath", "/dev/null"),
@@ -108,16 +114,21 @@ def git_variables(
         ("protocol.ext.allow", "never"),
         ("advice.detachedHead", "false"),
         ("init.defaultBranch", "main"),
+        ("http.lowSpeedLimit", "1"),
+        ("http.lowSpeedTime", f"{max(1, round(stall_s))}"),
     ]
-    if remote is not None and credential is not None:
-        at = f"{remote.scheme}://{remote.host}/"
-        settings.append((f"http.{at}.extraHeader", credential.header()))
     variables = {
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": "/dev/null",
         "GIT_TERMINAL_PROMPT": "0",
-        "GIT_CONFIG_COUNT": str(len(settings)),
+        # We read what it says.
+        "LC_ALL": "C",
     }
+    if remote is not None and credential is not None:
+        settings.append((f"credential.{remote.scheme}://{remote.host}.helper", _HELPER_SCRIPT))
+        variables["KAKOI_GIT_NAME"] = credential.username
+        variables["KAKOI_GIT_SECRET"] = credential.secret
+    variables["GIT_CONFIG_COUNT"] = str(len(settings))
     for number, (name, value) in enumerate(settings):
         variables[f"GIT_CONFIG_KEY_{number}"] = name
         variables[f"GIT_CONFIG_VALUE_{number}"] = value

@@ -1,0 +1,82 @@
+"""Taking containers away: stopped with care, removed for certain, or written down as left over."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from typing import Final
+
+from kakoi.errors import KakoiError
+from kakoi.sandbox.docker_engine import HELPER, Engine
+from kakoi.sandbox.docker_listing import Listed, list_containers
+from kakoi.tasks.pool_names import is_orphan, is_pooled
+from kakoi.tasks.task import PREFIX
+
+_log = logging.getLogger(__name__)
+GRACE_S: Final = 10
+_AT_ONCE: Final = 8
+
+
+class Removal:
+    """Removes containers of one owner. `leftovers`: the names of those that could not be."""
+
+    def __init__(self, engine: Engine, *, owner: str, clock: Callable[[], datetime]) -> None:
+        self.leftovers: set[str] = set()
+        self._engine = engine
+        self._owner = owner
+        self._clock = clock
+
+    async def remove(self, name: str) -> bool:
+        """Stop it, kill it after the grace, remove it; False and a leftover if it stays."""
+        try:
+            state = await self._engine.state(name)
+            if state.status == "gone":
+                self.leftovers.discard(name)
+                return True
+            if state.running:
+                args = ["stop", "-t", str(GRACE_S), name]
+                await self._engine.call(args, doing="stopping a container")
+        except KakoiError as error:
+            _log.warning("the container %s could not be stopped: %s", name, error)
+        try:
+            await self._engine.remove(name)
+        except KakoiError as error:
+            _log.warning("the container %s could not be removed: %s", name, error)
+            self.leftovers.add(name)
+            return False
+        self.leftovers.discard(name)
+        return True
+
+    async def existing(self) -> list[Listed]:
+        """Every container of the owner that is a task's, waits for one, or helped to make one."""
+        found = await list_containers(self._engine, owner=self._owner)
+        return [each for each in found if each.name.startswith((PREFIX, HELPER))]
+
+    async def sweep(self, *, older_than: timedelta, keep: Collection[str]) -> list[str]:
+        """Remove what is stale, but for the names in `keep`; returns what is gone."""
+        found = stale(await self.existing(), now=self._clock(), older_than=older_than)
+        names = [each.name for each in found if each.name not in keep]
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def remove(name: str) -> bool:
+            async with turns:
+                return await self.remove(name)
+
+        gone = await asyncio.gather(*(remove(name) for name in names))
+        return [name for name, is_gone in zip(names, gone, strict=True) if is_gone]
+
+
+def stale(
+    containers: Collection[Listed],
+    *,
+    now: datetime,
+    older_than: timedelta,
+    is_orphan: Callable[[str], bool] = is_orphan,
+) -> list[Listed]:
+    """Those of tasks that were made longer ago than `older_than`; and, whatever their age, those
+    that wait for a task in a pool whose process has died."""
+    return [
+        each
+        for each in containers
+        if now - each.created >= older_than or (is_pooled(each.name) and is_orphan(each.name))
+    ]
