@@ -118,6 +118,12 @@ class McpDoor:
     @contextlib.contextmanager
     def listening(self, *arguments: str) -> Iterator[str]:
         """The address of a server on HTTP that has the token of the tests."""
+        with self.listener(*arguments) as (url, _process):
+            yield url
+
+    @contextlib.contextmanager
+    def listener(self, *arguments: str) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+        """That address, and the server."""
         file = self.folder / "token"
         file.write_text(TOKEN + "\n")
         file.chmod(0o600)
@@ -129,7 +135,7 @@ class McpDoor:
                 assert time.monotonic() < give_up, self.said()
                 assert process.poll() is None, self.said()
                 time.sleep(0.01)
-            yield found[1]
+            yield found[1], process
 
     def said(self) -> str:
         """What it has written to its standard error."""
