@@ -32,7 +32,7 @@ from kakoi.runner.commands import (
     TerminalSize,
 )
 from kakoi.runner.delivery import RunnerSettings
-from kakoi.runner.line import DEFAULT_PATIENCE, Exchange, Line, Patience, open_line
+from kakoi.runner.line import DEFAULT_PATIENCE, Carrier, Exchange, Line, Patience, open_line
 from kakoi.runner.unread import Unread
 
 _ALL = 2**62
@@ -62,6 +62,16 @@ class RunnerChannel:
     def lost(self) -> bool:
         """Is the other end gone?"""
         return bool(self._line.stream.lost)
+
+    @property
+    def uid(self) -> int:
+        """Who the runner says it is."""
+        return self._line.stream.hello.result().uid
+
+    @property
+    def carrier(self) -> Carrier:
+        """What carries the stream."""
+        return self._line.process
 
     async def run(self, command: Command) -> ExecutionResult:
         """Run to the end; see `Channel.run`."""

@@ -8,9 +8,10 @@ Nothing from it is evaluated, imported or used as a path here.
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from kakoi.errors import ExecutionError, SandboxError
 from kakoi.process.stream import Launch, ProcessStream
@@ -59,10 +60,9 @@ class Exchange:
 class Stream(asyncio.BufferedProtocol):
     """Frames over one stream. `exchange` is all that the rest of our end needs."""
 
-    def __init__(self, settings: RunnerSettings, patience: Patience) -> None:
-        self._settings = settings
+    def __init__(self, settings: RunnerSettings | None, patience: Patience) -> None:
+        self._settings = settings  # None: the runner is there already.
         self._silence_s = patience.silence_s
-        self._booted = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = frames.Decoder()
@@ -92,7 +92,7 @@ class Stream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(self._received[:nbytes])
         self._last_heard = self._loop.time()
-        if not self._booted and not (data := self._boot(data)):
+        if self._settings is not None and not (data := self._boot(data, self._settings)):
             return
         try:
             for kind, number, body in self._decoder.feed(data):
@@ -100,16 +100,16 @@ class Stream(asyncio.BufferedProtocol):
         except frames.BadFrame as error:
             self.lose(f"its runner does not keep to the protocol: {error}")
 
-    def _boot(self, data: bytes) -> bytes:
+    def _boot(self, data: bytes, settings: RunnerSettings) -> bytes:
         """Answer the greeting of a Python with the runner; returns what follows it."""
         self._first_bytes += data
         line, newline, rest = self._first_bytes.partition(b"\n")
         greeting = GREETING.fullmatch(line + newline)
         if greeting is not None:
-            self._booted = True
+            self._settings = None
             if self._transport is not None:
                 magic = bytes.fromhex(greeting[1].decode())
-                self._transport.write(delivery(self._settings, magic))
+                self._transport.write(delivery(settings, magic))
             return rest
         if newline or len(line) > _LONGEST_GREETING:
             self.lose("it does not greet as a runner does")
@@ -274,10 +274,20 @@ def _fail(exchange: Exchange, error: SandboxError) -> None:
     exchange.credit_came.set()
 
 
-class Line:
-    """A stream, the process that carries it, and the end of both."""
+class Carrier(Protocol):
+    """What carries a stream: a process, or whatever has led to another way."""
 
-    def __init__(self, stream: Stream, process: ProcessStream) -> None:
+    @property
+    def stderr(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    async def end(self, grace_s: float = ...) -> None: ...
+
+
+class Line:
+    """A stream, what carries it, and the end of both."""
+
+    def __init__(self, stream: Stream, process: Carrier) -> None:
         self.stream = stream
         self.process = process
 
@@ -285,6 +295,24 @@ class Line:
         # The stream first: it must not watch a socket that is closed, and soon somebody else's.
         self.stream.lose("it was closed")
         await self.process.end(grace_s)
+
+
+async def open_direct(
+    connection: socket.socket, carrier: Carrier, patience: Patience = DEFAULT_PATIENCE
+) -> Line:
+    """A line over a socket that has a runner at its other end; SandboxError if it is silent."""
+    stream = Stream(None, patience)
+    loop = asyncio.get_running_loop()
+    await loop.create_connection(lambda: stream, sock=connection)
+    try:
+        async with asyncio.timeout(patience.hello_s):
+            await asyncio.shield(stream.hello)
+    except BaseException as error:
+        stream.lose("it did not greet")
+        if isinstance(error, TimeoutError):
+            raise SandboxError("the runner did not greet on another way to it") from error
+        raise
+    return Line(stream, carrier)
 
 
 async def open_line(
@@ -298,10 +326,11 @@ async def open_line(
     NoPythonError: the place is all right, but another way to run commands in it is needed.
     """
     stream = Stream(settings, patience)
-    line = Line(stream, start(launch))
+    process = start(launch)
+    line = Line(stream, process)
     loop = asyncio.get_running_loop()
     try:
-        await loop.create_connection(lambda: stream, sock=line.process.socket)
+        await loop.create_connection(lambda: stream, sock=process.socket)
         async with asyncio.timeout(patience.hello_s):
             await asyncio.shield(stream.hello)
     except (SandboxError, TimeoutError) as error:
@@ -310,7 +339,7 @@ async def open_line(
             if isinstance(error, SandboxError):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(1.0):  # Its last words may be on their way.
-                        await line.process.wait()
+                        await process.wait()
         finally:
             await line.close(grace_s=0)
         if isinstance(error, NoPythonError):
