@@ -18,6 +18,7 @@ from kakoi.printable import shown
 _WORKSPACE: Final = click.option(
     "--workspace", metavar="DIR", default=".", help="The project's directory (default: this one)."
 )
+_STATUS: Final = "Exit status: 0, or 2 for settings or a file that cannot be used."
 _UNITS: Final = (("t", 1024**4), ("g", 1024**3), ("m", 1024**2), ("k", 1024))
 _FOR_USER: Final = """\
 # Settings of kakoi. A line such as `#timeout_seconds: 1800` shows a default; take the `#` away to
@@ -31,12 +32,12 @@ _FOR_PROJECT: Final = """\
 """
 
 
-@click.group(epilog="Exit status: 0, or 2 for settings or a file that cannot be used.")
+@click.group(epilog=_STATUS)
 def command() -> None:
     """Show the settings that hold, and where each comes from."""
 
 
-@command.command()
+@command.command(epilog=_STATUS)
 @policy_options
 @click.option("--origin", is_flag=True, help="Say where each value comes from.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, always with origins.")
@@ -54,7 +55,7 @@ def show(context: click.Context, /, *, origin: bool, as_json: bool, **_settings:
         click.echo(f"{line:<{width}}  # {shown(where)}" if origin else line)
 
 
-@command.command()
+@command.command(epilog=_STATUS)
 @_WORKSPACE
 @click.option("--project", is_flag=True, help="For the project: .kakoi.yaml in the workspace.")
 @click.option("--json", "as_json", is_flag=True, help="Print the file's name as a JSON object.")
@@ -78,7 +79,7 @@ def init(*, workspace: str, project: bool, as_json: bool) -> None:
         click.echo(f"wrote {path}")
 
 
-@command.command("path")
+@command.command("path", epilog=_STATUS)
 @_WORKSPACE
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def show_paths(*, workspace: str, as_json: bool) -> None:
@@ -95,7 +96,7 @@ def show_paths(*, workspace: str, as_json: bool) -> None:
         click.echo(f"{there:<9}  {shown(str(each['file']))}  ({each['what']})")
 
 
-@command.command()
+@command.command(epilog=_STATUS)
 @click.option("--project", is_flag=True, help="Of what the file of a project may set.")
 def schema(*, project: bool) -> None:
     """Print a JSON Schema of the settings, for editors."""
