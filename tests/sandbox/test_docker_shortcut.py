@@ -91,7 +91,7 @@ def test_no_link_is_followed(tmp_path: Path, folder: Path, what: str) -> None:
             folder.symlink_to(elsewhere)
         else:
             (folder / "runner").symlink_to(elsewhere / "runner")
-        with pytest.raises(OSError, match="Not a directory|not a runner"):
+        with pytest.raises(OSError, match=r"Not a directory|not a runner"):
             meet(tmp_path)
 
 
@@ -111,9 +111,9 @@ def test_what_is_no_runner_is_left_alone(
         with pytest.raises(OSError, match="not a runner"):
             meet(tmp_path)
     (folder / "runner").unlink()
-    with listening(folder / "runner", lambda line: line.send(b"x")):
-        with pytest.raises(OSError, match="nobody is there"):
-            meet(tmp_path)
+    wrong_word = listening(folder / "runner", lambda line: line.send(b"x"))
+    with wrong_word, pytest.raises(OSError, match="nobody is there"):
+        meet(tmp_path)
     (folder / "runner").unlink()
     silent = threading.Event()
     with listening(folder / "runner", lambda line: silent.wait(5)):
