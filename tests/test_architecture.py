@@ -22,7 +22,7 @@ LAYERS = (
     ("bash_executor", "shell"),
     ("config",),
     ("tasks",),
-    ("agent", "packages"),
+    ("agent", "packages", "images"),
     ("gate",),
     ("sandbox", "egress", "audit"),
     ("runner",),

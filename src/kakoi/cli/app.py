@@ -25,6 +25,8 @@ COMMANDS = {
     "prompt": "Print what a model is to be told about commands.",
     "install-client": "Make kakoi known to Claude Code, Cursor, Codex, VS Code or Gemini CLI.",
     "hook": "Judge the commands of an agent that runs them itself.",
+    "install": "Install packages that are on a list.",
+    "image": "Make the images of environments, list and check them.",
     "completion": "Print what a shell needs to complete these commands.",
     "version": "Say what is installed.",
 }

@@ -1,0 +1,146 @@
+"""`kakoi install`: packages that are on the list, into the project or a container."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from kakoi.cli.asking import Approval
+from kakoi.cli.opening import Place, place_from, place_options, setting_option
+from kakoi.cli.telling import say, show_warnings
+from kakoi.config.opening import default_audit_file, open_gate, policy_from
+from kakoi.errors import ConfigurationError
+from kakoi.packages.allowlist import ECOSYSTEMS, AllowlistConfig, InstallRequest
+from kakoi.packages.install import (
+    SHIPPED,
+    UNKNOWN_TYPE,
+    Installed,
+    Installer,
+    PackagePlace,
+    read_lists,
+    requests_from,
+)
+from kakoi.packages.logs import InstallLog, as_line, plain
+from kakoi.packages.places import AsRoot, InSandbox
+from kakoi.process import ProcessExecutor
+from kakoi.sandbox.docker_engine import Engine
+from kakoi.sandbox.select import engine_environment
+
+_STATUS = (
+    "Exit status: 0 installed, 1 not on the list, 2 failed, 3 there is no list, 4 there is no such "
+    "type; of several packages, the largest."
+)
+
+
+# What follows TYPE is a name, whatever it looks like: the list is to refuse it.
+@click.command(epilog=_STATUS, context_settings={"allow_interspersed_args": False})
+@click.argument("kind", metavar="TYPE", default="")
+@click.argument("packages", metavar="PACKAGE...", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--container",
+    metavar="NAME",
+    help="A container that runs, for apt: it installs there as root, from outside.",
+)
+@setting_option("packages.allowlist", "--allowlist", metavar="DIR")
+@setting_option("packages.log_dir", "--log-dir", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print each line of the log.")
+@place_options
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    *,
+    kind: str,
+    packages: tuple[str, ...],
+    container: str | None,
+    as_json: bool,
+    **_settings: object,
+) -> None:
+    """Install each PACKAGE whose name is on the list of its TYPE: apt, pip or npm.
+
+    pip installs into .venv of the workspace and npm into the workspace itself, both in the sandbox,
+    which may need --network. A package may have a version: requests==2.32, @types/node@20.
+    """
+    show_warnings()
+    try:
+        requests = requests_from(kind, packages)
+        if not requests:
+            raise ConfigurationError(
+                "which package?", hint=f"kakoi install {kind} PACKAGE installs one"
+            )
+    except ConfigurationError as error:
+        say(str(error), hint=error.hint)
+        sys.exit(UNKNOWN_TYPE)
+    place = place_from(context)
+    sys.exit(asyncio.run(_install_all(place, requests, container=container, as_json=as_json)))
+
+
+async def _install_all(
+    place: Place, requests: Sequence[InstallRequest], *, container: str | None, as_json: bool
+) -> int:
+    settings = place.settings.packages
+    folder = Path(settings.allowlist) if settings.allowlist else SHIPPED
+    audit = place.audit_file or default_audit_file(os.environ)
+    lists = read_lists(folder)
+    _tell_unread(lists, folder)
+    worst = 0
+    async with _where(place, container) as where:
+        installer = Installer(
+            lists,
+            where,
+            log=InstallLog(Path(settings.log_dir) if settings.log_dir else audit.parent),
+            clock=lambda: datetime.now(UTC),
+        )
+        for request in requests:
+            done = await installer.install(request)
+            _tell(done, folder, as_json=as_json)
+            worst = max(worst, done.exit_code)
+    return worst
+
+
+@contextlib.asynccontextmanager
+async def _where(place: Place, container: str | None) -> AsyncIterator[PackagePlace]:
+    if container is not None:
+        env = engine_environment(os.environ)
+        yield AsRoot(Engine(ProcessExecutor(), program="docker", env=env), container)
+        return
+    # The list has been asked; the rule that sends commands to this installer is not for itself.
+    settings = replace(place.settings.policy, packages="unrestricted")
+    async with open_gate(
+        policy_from(settings, roots=[place.directory], origin="settings"),
+        place.config,
+        workspace=place.directory,
+        unfit=place.unfit,
+        approver=Approval(yes=False),
+        audit_file=place.audit_file,
+    ) as gate:
+        yield InSandbox(gate, place.directory)
+
+
+def _tell(done: Installed, folder: Path, *, as_json: bool) -> None:
+    result = done.result
+    if as_json:
+        click.echo(as_line(result))
+        return
+    if result.status == "success":
+        click.echo(f"installed {result.package}")
+    elif result.status == "rejected":
+        say(
+            f"{result.type}: `{result.package}` is refused: {result.error}",
+            hint=f"the list is {folder / result.type}.txt",
+        )
+    else:
+        say(f"{result.type}: `{result.package}` was not installed: {result.error}")
+
+
+def _tell_unread(lists: AllowlistConfig, folder: Path) -> None:
+    for each in ECOSYSTEMS:
+        found = lists.of(each)
+        for line in found.unread if found else ():
+            say(f"{folder / each}.txt: this is no package: {plain(line)}")
