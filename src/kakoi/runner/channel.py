@@ -120,15 +120,14 @@ class RunnerChannel:
             if len(data) > limit:
                 raise frames.BadFrame("more output than was asked for")
             lost = number(answer, "total") - number(answer, "stored")
-            ended = answer.get("ended") is True
+        ended = answer.get("ended") is True
         return OutputPart(bytes(data), offset, offset + len(data), ended, max(0, lost))
 
     async def write_stdin(self, job: str, data: bytes, *, close: bool = False) -> None:
         """Give a job input; BlockingIOError if it does not read what it has got already."""
-        parts = [data[i : i + frames.MAX_DATA] for i in range(0, len(data), frames.MAX_DATA)]
-        for part in parts or [b""]:
-            order = {"op": "write", "id": job, "data": part.decode("latin-1"), "close": False}
-            await self._ask(order | {"close": close and part is (parts or [part])[-1]})
+        for at in range(0, max(1, len(data)), size := frames.MAX_DATA):
+            part, is_last = data[at : at + size].decode("latin-1"), at + size >= len(data)
+            await self._ask({"op": "write", "id": job, "data": part, "close": close and is_last})
 
     async def stop_job(self, job: str) -> ExecutionResult:
         """End a job and everything it started."""
@@ -226,8 +225,7 @@ class RunnerChannel:
 
 
 def _order(command: Command, *, send_limit: int) -> dict[str, Any]:
-    words = command.command
-    size = command.terminal
+    words, size = command.command, command.terminal
     return {
         "op": "run",
         "id": command.id,

@@ -50,8 +50,7 @@ class BubblewrapAdapter:
     `env`: variables of every command. `timeout_s`: how long `execute` lets a command run.
     `limits`: `processes` is kept (by the kernel, for everything in the sandbox together).
         `memory_bytes` and `cpus` are NOT kept by this sandbox.
-    Not closed without a filter of system calls, which it does not have yet: keys of a normal user
-        in the kernel's keyrings, AF_VSOCK of virtual machines, setuid files in the workspace.
+    A filter of system calls (seccomp.py) is on where the machine's numbers are known.
     """
 
     def __init__(

@@ -17,6 +17,7 @@ from typing import Literal
 
 from kakoi.errors import ConfigurationError
 from kakoi.process.stream import Launch
+from kakoi.sandbox.seccomp import system_call_filter
 from kakoi.sandbox.workspace import Seen, look_at, within
 
 HOME = "/home/agent"
@@ -30,7 +31,7 @@ _OWN_PLACES = ("/proc", "/dev", "/tmp", "/var/tmp", "/run", "/etc/passwd", HOME)
 # Before the names of what is handed over in descriptors. No word of an argv can hold a NUL, so
 # nothing is taken for such a name by accident.
 _HANDED = "\0"
-_SPEC, _ARGS = f"{_HANDED}spec", f"{_HANDED}args"
+_SPEC, _ARGS, _FILTER = f"{_HANDED}spec", f"{_HANDED}args", f"{_HANDED}filter"
 
 # Left out because people put tokens there: environment, gitconfig, npmrc, pip.conf, wgetrc,
 # maven/settings.xml, ssl/private. Left out because they tell hosts apart: hostname, machine-id.
@@ -155,9 +156,12 @@ def build_launch(settings: Settings, system: System, program: Sequence[str]) -> 
     files = {**system.files, **_own_files(uid, gid)}
     if settings.network == "none":
         files["/etc/hosts"] = b"127.0.0.1 localhost kakoi\n::1 localhost kakoi\n"
+    # Where root's directory is lent, what is made there is root's: no setuid bit must be on it.
+    calls = system_call_filter(deny_setuid=staged)
     argv = [
         system.bwrap,
         *("--args", _ARGS),
+        *(("--seccomp", _FILTER) if calls else ()),
         *_namespaces(settings.network),
         *_system_mounts(system),
         *_private_mounts(settings.network),
@@ -178,6 +182,7 @@ def build_launch(settings: Settings, system: System, program: Sequence[str]) -> 
         argv=argv,
         env={"PATH": PATH, "LANG": "C.UTF-8"},
         files={
+            **({_FILTER: calls} if calls else {}),
             **{name: os.fsencode(text) for name, text in handed.items()},
             **{_HANDED + path: text for path, text in files.items()},
         },
