@@ -6,10 +6,8 @@ Nothing runs that could not be judged, approved where that is needed, and record
 import asyncio
 import contextlib
 import logging
-import re
-import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from kakoi.audit import AuditEntry, AuditLog, Event, ended
@@ -21,41 +19,25 @@ from kakoi.errors import (
     SecurityError,
     UserCancelledError,
 )
+from kakoi.gate.calls import (
+    Approver,
+    Call,
+    Labels,
+    cancelled_result,
+    judged_text,
+    lost_result,
+    with_variables,
+)
 from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
 from kakoi.policy.rules import Policy, Verdict
-from kakoi.results import ExecutionResult, Reason
+from kakoi.results import ExecutionResult
 from kakoi.runner.commands import Channel, Command, Running
 from kakoi.sandbox.adapter import SandboxAdapter
 
 _log = logging.getLogger(__name__)
 _Done = TypeVar("_Done")
-Approver = Callable[[Decision], Awaitable[bool]]
 Opener = Callable[[], Awaitable[SandboxAdapter]]
 DEFAULT_CONCURRENCY = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Labels:
-    """Whose commands these are, for the record."""
-
-    session: str = ""
-    task: str = ""
-    user: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """What one call of many brings along, beside its command.
-
-    `variables`: what the agent wants to be set. They are judged as assignments in front of the
-        command; those in `Command.env` are the operator's own and are not.
-    `approver`: whom to ask in this call, instead of the gate's.
-    `session`: the label, instead of the gate's.
-    """
-
-    variables: Mapping[str, str] = field(default_factory=dict)
-    approver: Approver | None = None
-    session: str = ""
 
 
 _PLAIN_CALL = Call()
@@ -109,7 +91,7 @@ class Gate:
     async def judge(self, command: Command, call: Call = _PLAIN_CALL) -> Decision:
         """What the policy says; nothing is asked, recorded or run."""
         # In a thread: what is not plain is read by a parser that is a program of its own.
-        text = _judged(command, call.variables)
+        text = judged_text(command, call.variables)
         return await asyncio.to_thread(decide, self._policy, text, cwd=command.cwd or self._cwd)
 
     async def run(self, command: Command) -> ExecutionResult:
@@ -176,10 +158,12 @@ class Gate:
         Jobs take no turn: they may run for ever. Its end is recorded if we live to see it.
         """
         entry = await self._admit(command, call)
+        if call.ready is not None:
+            await call.ready()
         sandbox = await self._place()
         channel = await sandbox.channel()
         entry = replace(entry, sandbox=sandbox.name)
-        started = _with_variables(command, call.variables)
+        started = with_variables(command, call.variables)
         beginning = asyncio.ensure_future(self._begin(channel, entry, started))
         try:
             await asyncio.shield(beginning)
@@ -201,12 +185,11 @@ class Gate:
         if (task := self._task_of(job)) is not None:
             await asyncio.wait([task], timeout=wait_s)
             return task.result() if task.done() else None
-        channel = await (await self._place()).channel()
-        return await channel.wait_job(job, wait_s=wait_s)
+        return await (await self._channel_to(job)).wait_job(job, wait_s=wait_s)
 
     async def stop(self, job: str) -> ExecutionResult:
         """End a job and everything it started; returns its result, recorded."""
-        channel = await (await self._place()).channel()
+        channel = await self._channel_to(job)
         task = self._task_of(job)
         result = await channel.stop_job(job)
         if task is not None:
@@ -226,6 +209,11 @@ class Gate:
         task.add_done_callback(self._jobs.discard)
         return task
 
+    async def _channel_to(self, job: str) -> Channel:
+        if self.sandbox is None:
+            raise ConfigurationError(f"there is no job {job!r}: nothing was started yet")
+        return await self.sandbox.channel()
+
     def _task_of(self, job: str) -> "asyncio.Task[ExecutionResult] | None":
         return next((task for task in self._jobs if task.get_name() == job), None)
 
@@ -234,7 +222,7 @@ class Gate:
             result = await channel.wait_job(entry.id)
             assert result is not None  # noqa: S101 - without a time there is no other answer
         except (KakoiError, OSError) as error:
-            result = _lost(str(error))
+            result = lost_result(str(error))
         await self._record_end(ended(entry, result))
         return result
 
@@ -249,7 +237,7 @@ class Gate:
         beginning: "asyncio.Task[None]",
         error: BaseException,
     ) -> ExecutionResult:
-        result = _lost(str(error)) if isinstance(error, SandboxError) else _cancelled_result()
+        result = lost_result(str(error)) if isinstance(error, SandboxError) else cancelled_result()
         await asyncio.wait([beginning])
         if not isinstance(beginning.exception(), AuditError):
             with contextlib.suppress(KakoiError, OSError):
@@ -339,7 +327,7 @@ class Gate:
         except BaseException as error:
             if not recorded:
                 lost = isinstance(error, SandboxError)
-                result = _lost(str(error)) if lost else _cancelled_result()
+                result = lost_result(str(error)) if lost else cancelled_result()
                 await self._record_end(ended(entry, result))
             raise
 
@@ -353,30 +341,6 @@ class Gate:
     async def _record(self, entry: AuditEntry) -> None:
         if self._audit is not None:
             await asyncio.to_thread(self._audit.append, entry)
-
-
-def _judged(command: Command, variables: Mapping[str, str]) -> str:
-    """The text that is judged: what runs, after the assignments that it runs with."""
-    words = command.command
-    text = words if isinstance(words, str) else shlex.join(words)
-    if not variables:
-        return text
-    for name in variables:
-        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ConfigurationError(f"{name!r} is no name of a variable")
-    return f"{' '.join(f'{name}={shlex.quote(variables[name])}' for name in variables)}\n{text}"
-
-
-def _with_variables(command: Command, variables: Mapping[str, str]) -> Command:
-    return replace(command, env={**command.env, **variables}) if variables else command
-
-
-def _lost(error: str) -> ExecutionResult:
-    return ExecutionResult(125, "", "", 0, reason=Reason.SANDBOX_LOST, error=error)
-
-
-def _cancelled_result() -> ExecutionResult:
-    return ExecutionResult(130, "", "", 0, reason=Reason.CANCELLED)
 
 
 def _cancelled(decision: Decision, who: str) -> UserCancelledError:

@@ -1,9 +1,8 @@
 """What all calls share, and what one call brings along."""
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,41 @@ from kakoi.runner.commands import Channel
 from kakoi.sandbox.workspace import within
 
 _MOST_JOBS: Final = 64
+
+
+class Turn:
+    """Leave to be one of the commands that run at once; in the background it is only counted."""
+
+    def __init__(self, house: "House", *, wait_s: float, background: bool) -> None:
+        self._house = house
+        self._wait_s = max(wait_s, 1.0)
+        self._background = background
+        self._is_taken = False
+
+    async def take(self) -> None:
+        """Wait for it; ExecutionError if there is no room in time."""
+        if len(self._house.gate.running_jobs) >= _MOST_JOBS:
+            raise ExecutionError(
+                f"{_MOST_JOBS} jobs are running, and there may be no more",
+                hint="stop one: list_jobs and stop_command",
+            )
+        if self._background:
+            return
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._house.turns.acquire()
+        except TimeoutError:
+            raise ExecutionError(
+                f"{self._house.execution.concurrency} commands are running, and none has ended",
+                hint="try again, or stop one: list_jobs and stop_command",
+            ) from None
+        self._is_taken = True
+
+    def give_back(self) -> None:
+        """Let the next one run."""
+        if self._is_taken:
+            self._is_taken = False
+            self._house.turns.release()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,27 +74,6 @@ class House:
 
     def __post_init__(self) -> None:
         self.turns = asyncio.Semaphore(self.execution.concurrency)
-
-    @contextlib.asynccontextmanager
-    async def turn(self, wait_s: float) -> AsyncIterator[None]:
-        """One of the commands that may run at once; ExecutionError if there is no room in time."""
-        if len(self.gate.running_jobs) >= _MOST_JOBS:
-            raise ExecutionError(
-                f"{_MOST_JOBS} jobs are running, and there may be no more",
-                hint="stop one: list_jobs and stop_command",
-            )
-        try:
-            async with asyncio.timeout(max(wait_s, 1.0)):
-                await self.turns.acquire()
-        except TimeoutError:
-            raise ExecutionError(
-                f"{self.execution.concurrency} commands are running, and none of them has ended",
-                hint="try again, or stop one: list_jobs and stop_command",
-            ) from None
-        try:
-            yield
-        finally:
-            self.turns.release()
 
     async def channel(self) -> Channel | None:
         """The way into the sandbox, if there is one already."""

@@ -3,13 +3,14 @@
 import asyncio
 import codecs
 import contextlib
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
 from mcp_types import CallToolResult
 
 from kakoi.errors import ConfigurationError, KakoiError
-from kakoi.mcp_server.house import House, ToolCall
+from kakoi.mcp_server.house import House, ToolCall, Turn
 from kakoi.mcp_server.replies import (
     Output,
     decision_reply,
@@ -42,24 +43,25 @@ async def execute_command(house: House, call: ToolCall) -> CallToolResult:
     command = _command(house, call)
     handed = await call.person.call(house.gate, command, variables)
     yield_s = given["yield_ms"] / 1000
-    turn = contextlib.nullcontext() if given["background"] else house.turn(yield_s)
+    turn = Turn(house, wait_s=yield_s, background=given["background"])
     clock = asyncio.get_running_loop().time
-    async with turn:
-        try:
-            await house.gate.start(command, handed)
-            began = clock()
-            call.session.env = variables
-            house.sessions.has_started(command.id, call.session)
-            result = await _watch(house, call, command.id, yield_s)
-            if result is None:
-                return await _still_running(house, command, round((clock() - began) * 1000))
-            call.session.went_to(result.cwd)
-            return await _has_ended(house, command.id, result)
-        except asyncio.CancelledError:
-            # The client does not want it any more: all of it ends before anybody else is served.
-            with anyio.CancelScope(shield=True), contextlib.suppress(KakoiError, OSError):
-                await house.gate.stop(command.id)
-            raise
+    try:
+        await house.gate.start(command, replace(handed, ready=turn.take))
+        began = clock()
+        call.session.env = variables
+        house.sessions.has_started(command.id, call.session)
+        result = await _watch(house, call, command.id, yield_s)
+        if result is None:
+            return await _still_running(house, command, round((clock() - began) * 1000))
+        call.session.went_to(result.cwd)
+        return await _has_ended(house, command.id, result)
+    except asyncio.CancelledError:
+        # The client does not want it any more: all of it ends before another has its turn.
+        with anyio.CancelScope(shield=True), contextlib.suppress(KakoiError, OSError):
+            await house.gate.stop(command.id)
+        raise
+    finally:
+        turn.give_back()
 
 
 def _command(house: House, call: ToolCall) -> Command:

@@ -31,7 +31,7 @@ from mcp_types import (
 from kakoi import __version__
 from kakoi.agent.prompt import command_executor_prompt, own_template
 from kakoi.audit import encode, tail
-from kakoi.errors import ConfigurationError, KakoiError, UserCancelledError
+from kakoi.errors import ConfigurationError, KakoiError, SandboxError, UserCancelledError
 from kakoi.mcp_server.arguments import nearest, read_arguments, schema_of
 from kakoi.mcp_server.asking import MustAsk, Person
 from kakoi.mcp_server.house import House, ToolCall
@@ -104,8 +104,18 @@ class _Handlers:
             return asking.result
         except UserCancelledError as error:
             return error_reply(error, await call.person.question())
+        except SandboxError as error:
+            return error_reply(await self._explained(error))
         except (KakoiError, OSError) as error:
             return error_reply(error)
+
+    async def _explained(self, error: SandboxError) -> SandboxError:
+        """The failure of a sandbox that nobody has tried before, with what would help."""
+        sandbox = self._house.gate.sandbox
+        if error.hint or sandbox is None or (found := await sandbox.availability()):
+            return error
+        words = f"the sandbox `{sandbox.name}` cannot be used: {found.reason}"
+        return SandboxError(words, hint=found.fix or "`kakoi doctor` tells more")
 
     def _own_name(self, name: str) -> str:
         """Spec A's clients put the name of the server in front."""

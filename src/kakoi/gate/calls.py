@@ -1,0 +1,66 @@
+"""What comes with a command, and what is judged of it."""
+
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kakoi.errors import ConfigurationError
+from kakoi.policy.decide import Decision
+from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.commands import Command
+
+Approver = Callable[[Decision], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """Whose commands these are, for the record."""
+
+    session: str = ""
+    task: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What one call of many brings along, beside its command.
+
+    `variables`: what the agent wants to be set. They are judged as assignments in front of the
+        command; those in `Command.env` are the operator's own and are not.
+    `approver`: whom to ask in this call, instead of the gate's.
+    `session`: the label, instead of the gate's.
+    `ready`: is awaited when a job was let through, before it starts; may refuse by raising.
+    """
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    approver: Approver | None = None
+    session: str = ""
+    ready: Callable[[], Awaitable[None]] | None = None
+
+
+def judged_text(command: Command, variables: Mapping[str, str]) -> str:
+    """The text that is judged: what runs, after the assignments that it runs with."""
+    words = command.command
+    text = words if isinstance(words, str) else shlex.join(words)
+    if not variables:
+        return text
+    for name in variables:
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ConfigurationError(f"{name!r} is no name of a variable")
+    return f"{' '.join(f'{name}={shlex.quote(variables[name])}' for name in variables)}\n{text}"
+
+
+def with_variables(command: Command, variables: Mapping[str, str]) -> Command:
+    """The command that has them set."""
+    return replace(command, env={**command.env, **variables}) if variables else command
+
+
+def lost_result(error: str) -> ExecutionResult:
+    """Of a command whose sandbox failed."""
+    return ExecutionResult(125, "", "", 0, reason=Reason.SANDBOX_LOST, error=error)
+
+
+def cancelled_result() -> ExecutionResult:
+    """Of a command that was given up."""
+    return ExecutionResult(130, "", "", 0, reason=Reason.CANCELLED)
