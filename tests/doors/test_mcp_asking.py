@@ -11,7 +11,7 @@ from mcp.client.session import ClientRequestContext
 from mcp_types import ElicitRequestParams, ElicitResult
 
 from kakoi.mcp_server.server import make_server
-from tests.doors.mcp_doors import McpDoor, any_mode, meta_of, over_http, run, text_of
+from tests.doors.mcp_doors import McpDoor, any_mode, meta_of, over_http, run, text_of, until
 
 pytestmark = pytest.mark.anyio
 ASKS = "git init inner"
@@ -157,3 +157,43 @@ async def test_questions_go_over_pipes_and_over_http(mcp_door: McpDoor, mode: st
             async with over_http(url, mode, person) as client:
                 assert not (await run(client, ASKS)).is_error
     assert len(person.asked) == 2
+
+
+async def test_a_question_that_waits_holds_up_nobody(mcp_door: McpDoor) -> None:
+    door = McpDoor(mcp_door.folder, settings={"execution.concurrency": 1})
+    asked, answer = anyio.Event(), anyio.Event()
+
+    async def thinks(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        asked.set()
+        await answer.wait()
+        return YES
+
+    async with (
+        door.house() as house,
+        Client(make_server(house), mode="legacy", elicitation_callback=thinks) as client,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(run, client, ASKS)
+        await asked.wait()
+        assert not (await run(client, "echo meanwhile", yield_ms=20_000)).is_error
+        answer.set()
+
+
+async def test_who_gives_up_while_a_question_waits_has_started_nothing(mcp_door: McpDoor) -> None:
+    asked = anyio.Event()
+
+    async def never(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with (
+        mcp_door.house() as house,
+        Client(make_server(house), mode="legacy", elicitation_callback=never) as client,
+    ):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run, client, ASKS)
+            await asked.wait()
+            group.cancel_scope.cancel()
+        await until(lambda: events(mcp_door) == ["asked", "declined"], "it was recorded")
+        assert house.gate.sandbox is None

@@ -215,6 +215,27 @@ async def test_no_more_run_at_once_than_the_settings_allow(mcp_door: McpDoor) ->
         assert not (await run(client, "echo fourth")).is_error
 
 
+async def test_there_is_an_end_to_jobs_in_the_background(client: Client) -> None:
+    jobs = []
+    for _ in range(64):
+        started = await run(client, "cat", background=True, stdin_open=True)
+        jobs.append(meta_of(started)["job_id"])
+    refused = await run(client, "cat", background=True, stdin_open=True)
+    assert refused.is_error
+    assert "64 jobs are running" in text_of(refused)
+    await client.call_tool("stop_command", {"job_id": jobs[0]})
+    assert not (await run(client, "echo room")).is_error
+
+
+async def test_a_sandbox_that_cannot_be_used_is_told_with_the_way_out(mcp_door: McpDoor) -> None:
+    door = McpDoor(mcp_door.folder, "docker", {"sandbox.docker.image": "kakoi.invalid/none:no"})
+    async with door.house() as house, Client(make_server(house)) as client:
+        result = await run(client, "echo hi")
+        assert result.is_error
+        assert "hint: " in text_of(result)
+        assert (await run(client, "sudo id")).is_error
+
+
 # --- Refusals --------------------------------------------------------------------------------
 
 REFUSED = [
