@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.terminals import PATIENCE_S, Door, alive, terminal, until
-from tests.test_docs import BLOCKS, Block, steps
+from tests.test_docs import BLOCKS, ROOT, Block, steps
 
 TREE = "echo up; sleep {0} & (setsid sleep {0} &) ; trap '' INT TERM HUP; sleep {0}; sleep {0}"
 
@@ -502,6 +502,13 @@ def test_an_example_in_the_documents_shows_what_happens(confined_door: Door, blo
         code, out, err = confined_door(*shlex.split(step.command)[1:])
         status = str(code)
         assert (out + err).splitlines() == step.output, step.command
+
+
+def test_the_script_that_writes_the_readmes_session_would_write_it_again(
+    confined_door: Door,
+) -> None:
+    argv = [sys.executable, str(ROOT / "scripts" / "cast"), "--check"]
+    subprocess.run(argv, env=confined_door.environ, check=True, timeout=PATIENCE_S)
 
 
 def test_a_run_loads_no_library_that_it_does_not_need(door: Door) -> None:
