@@ -23,7 +23,8 @@ KEY_LABEL: Final = "kakoi.key"
 _SUITE: Final = "bookworm"
 _BUILD_S: Final = 3600.0
 _INSIDE: Final = "/opt/kakoi-image"
-_LAST_LINES: Final = 15
+_MAX_OUTPUT: Final = 32 * 1024 * 1024
+_LAST_LINES: Final = 6
 # Documents that nobody reads there.
 _WITHOUT: Final = (
     "/usr/share/doc/*",
@@ -96,7 +97,7 @@ class Builder:
         )
         if done.exit_code != 0:
             raise SandboxError(
-                f"building {order.name} failed:\n{_end_of(done.stdout + done.stderr)}",
+                f"building {order.name} failed: {_end_of(done.stdout + done.stderr)}",
                 hint="without a registry: kakoi image build --without-registry",
             )
         await self._forget(before, order)
@@ -133,7 +134,7 @@ class Builder:
         await asyncio.to_thread(tree.parent.mkdir, parents=True, exist_ok=True)
         part = tree.with_suffix(".part")
         args = mmdebstrap_args(order, given, part)
-        options = SpawnOptions(env=self._env, timeout=_BUILD_S * 1000)
+        options = SpawnOptions(env=self._env, timeout=_BUILD_S * 1000, max_output_bytes=_MAX_OUTPUT)
         try:
             done = await self._executor.spawn("mmdebstrap", args, options)
         except ExecutionTimeoutError as error:
@@ -147,7 +148,7 @@ class Builder:
         if done.exit_code != 0:
             part.unlink(missing_ok=True)
             raise SandboxError(
-                f"mmdebstrap failed:\n{_end_of(done.stdout + done.stderr)}",
+                f"mmdebstrap failed: {_end_of(done.stdout + done.stderr)}",
                 hint="does `apt-get update` work on this machine? It needs the same sources",
             )
         part.replace(tree)
@@ -166,10 +167,12 @@ def mmdebstrap_args(order: Order, given: Path, target: Path) -> list[str]:
         f'rm -rf "$1{_INSIDE}"',
     )
     return [
-        "--quiet",
+        "--verbose",
         "--variant=minbase",
         f"--include={','.join(packages)}",
         *(f"--dpkgopt=path-exclude={path}" for path in _WITHOUT),
+        # Some packages link their manuals whether or not there are any.
+        '--essential-hook=mkdir -p "$1/usr/share/man/man1"',
         *(f"--customize-hook={hook}" for hook in hooks),
         "--format=tar",
         _SUITE,
@@ -193,4 +196,6 @@ def find_sources(named: str = "") -> Path | None:
 
 
 def _end_of(said: str) -> str:
-    return "\n".join(redact(said).strip().splitlines()[-_LAST_LINES:])
+    """What went wrong, as far as it is told at the end."""
+    lines = [line.strip() for line in redact(said).splitlines() if line.strip()]
+    return " | ".join(lines[-_LAST_LINES:])

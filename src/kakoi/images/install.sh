@@ -33,10 +33,12 @@ pip_name='[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?'
 pip_form="$pip_name(\\[$part(,$part)*\\])?($compared(,$compared)*)?"
 pip_line="$pip_name(\\[$part(,$part)*\\])?(==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?"
 npm_form="(@$part/)?$part(@([~^=]|[<>]=?)?[A-Za-z0-9*][A-Za-z0-9.+*-]*)?"
+# pip and npm take these for files of the folder they run in.
+archive='\.(zip|whl|egg|tar|tgz|tbz|txz|tlz|gz|bz2|xz|lz|lzma)$'
 apt_form='[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9][A-Za-z0-9.+:~-]*)?'
 
 say() {
-    echo "install.sh: $*" >&2
+    printf 'install.sh: %s\n' "$*" >&2
 }
 
 # What may be shown and written down of a text: one line of plain letters.
@@ -95,30 +97,24 @@ well_formed() {
     [ "${#1}" -le "$longest" ] && printf '%s\n' "$1" | grep -Eqx -e "$2"
 }
 
-# pip and npm take these for files of this folder.
-is_archive() {
-    case $(printf '%s' "$1" | tr 'A-Z' 'a-z') in
-    *.zip | *.whl | *.egg | *.tar | *.tgz | *.tbz | *.txz | *.tlz | *.gz | *.bz2 | *.xz | *.lz | *.lzma) return 0 ;;
-    esac
-    return 1
-}
-
 # find_listed TYPE LIST PACKAGE: what is to be installed, as $wanted.
 find_listed() {
     case $1 in
-    apt) form=$apt_form line=$apt_form ;;
-    npm) form=$npm_form line=$npm_form ;;
-    pip) form=$pip_form line=$pip_line ;;
+    apt) form=$apt_form line=$apt_form files='^$' ;;
+    npm) form=$npm_form line=$npm_form files=$archive ;;
+    pip) form=$pip_form line=$pip_line files=$archive ;;
     esac
     well_formed "$3" "$form" || return 1
-    [ "$1" = apt ] || ! is_archive "$3" || return 1
-    entries "$1" "$2" | grep -Evx -e "$line" | while read -r wrong; do
-        say "$2: this is no package: $(plain "$wrong")"
-    done
+    ! printf '%s\n' "$3" | grep -Eiq -e "$files" || return 1
+    { entries "$1" "$2" | grep -Evx -e "$line"; entries "$1" "$2" | grep -Ei -e "$files"; } |
+        while read -r wrong; do
+            say "$2: this is no package: $(plain "$wrong")"
+        done
     split "$1" "$(printf '%s' "$3" | lower "$1")"
     wanted_name=$name wanted_version=$version
     pin=$(
-        entries "$1" "$2" | grep -Ex -e "$line" | while read -r entry; do
+        entries "$1" "$2" | grep -Ex -e "$line" | grep -Eiv -e "$files" | while read -r entry; do
+            [ "${#entry}" -le "$longest" ] || continue
             split "$1" "$entry"
             [ "$name" = "$wanted_name" ] || continue
             case $version in

@@ -37,6 +37,8 @@ install_node() {
 missing=$(for name in $(listed apt); do has_package "$name" || echo "$name"; done)
 if [ -n "$missing" ]; then
     export DEBIAN_FRONTEND=noninteractive
+    # Some packages link their manuals whether or not there are any.
+    mkdir -p /usr/share/man/man1
     apt-get update -qq
     # shellcheck disable=SC2086  # a list of names: the splitting is meant
     apt-get install -y -qq --no-install-recommends $missing

@@ -117,7 +117,7 @@ def parse(ecosystem: Ecosystem, text: str) -> Allowlist:
     """A list from the text of its file."""
     lines = [line.strip(" \t\r") for line in text.split("\n")]
     said = [line for line in lines if line and not line.startswith("#")]
-    found = [(line, _LISTED[ecosystem].fullmatch(line)) for line in said]
+    found = [(line, _fitting(_LISTED, ecosystem, line)) for line in said]
     return Allowlist(
         entries=tuple(_listed(ecosystem, match) for _, match in found if match),
         unread=tuple(line for line, match in found if not match),
@@ -127,11 +127,9 @@ def parse(ecosystem: Ecosystem, text: str) -> Allowlist:
 def check(request: InstallRequest, lists: AllowlistConfig) -> Answer:
     """Hold a request against its list; the first line that fits decides."""
     ecosystem, package = request.type, request.package
-    match = _REQUESTED[ecosystem].fullmatch(package) if len(package) <= LONGEST else None
+    match = _fitting(_REQUESTED, ecosystem, package)
     if match is None:
         return Answer(reason="it is no plain name of a package, with a version at most")
-    if ecosystem != "apt" and _ARCHIVE.fullmatch(package):
-        return Answer(reason="it would be taken for a file")
     allowlist = lists.of(ecosystem)
     wanted = _listed(ecosystem, match)
     namesakes = [
@@ -146,6 +144,14 @@ def check(request: InstallRequest, lists: AllowlistConfig) -> Answer:
         versions = ", ".join(entry.name + entry.version for entry in namesakes)
         return Answer(reason=f"the list has only {versions}")
     return Answer(reason="it is not on the list")
+
+
+def _fitting(
+    forms: Mapping[Ecosystem, re.Pattern[str]], ecosystem: Ecosystem, text: str
+) -> re.Match[str] | None:
+    if len(text) > LONGEST or (ecosystem != "apt" and _ARCHIVE.fullmatch(text)):
+        return None
+    return forms[ecosystem].fullmatch(text)
 
 
 def _listed(ecosystem: Ecosystem, match: re.Match[str]) -> Listed:

@@ -22,10 +22,10 @@ _PYTHON: Final = (
     *("pipenv install", "pipenv update", "pipenv sync"),
     *("conda install", "conda create", "conda env", "mamba install", "mamba create", "mamba env"),
 )
-# npm has many names for the same; the others have some of them.
+# npm has many names for the same; the others have some of them. `add` may be short for `adduser`.
 _NODE_WORDS: Final = """install i in ins inst insta instal isnt isnta isntal isntall add ci ic
     clean-install install-clean isntall-clean install-test it cit install-ci-test update up upgrade
-    udpate dlx import link ln""".split()
+    udpate dlx import link ln adduser""".split()
 _NODE: Final = tuple(
     f"{program} {word}" for program in ("npm", "yarn", "pnpm", "bun") for word in _NODE_WORDS
 )

@@ -1,0 +1,25 @@
+"""The installer as a shell script, in each shell that images have."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.packages.names import LISTS
+from tests.packages.script import SHELLS, Script, a_script
+
+
+@pytest.fixture(scope="module", params=SHELLS)
+def shared_script(request: pytest.FixtureRequest) -> Iterator[Script]:
+    with a_script(request.param) as script:
+        yield script
+
+
+@pytest.fixture
+def script(shared_script: Script) -> Script:
+    """With the usual lists, and nothing left of an earlier test."""
+    for kind, text in LISTS.items():
+        shared_script.write_list(kind, text)
+    shared_script.mend_managers()
+    shared_script.calls()
+    shared_script.logged()
+    return shared_script

@@ -1,0 +1,117 @@
+"""install.sh with lists of a test's own, package managers that only say what they were asked, and
+a user who is not root."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kakoi.images.description import FOLDER
+
+IS_ROOT = os.geteuid() == 0
+USER, GROUP = (65431, 65432) if IS_ROOT else (os.getuid(), os.getgid())
+AS_USER = (
+    [shutil.which("setpriv") or "setpriv", f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups"]
+    if IS_ROOT
+    else []
+)
+SHELLS: Mapping[str, Sequence[str]] = {"dash": ["dash"], "busybox": ["busybox", "sh"]}
+# Everything that the script calls, as in an image that has nothing else.
+APPLETS = "sh id tr cut sed grep date env cat tail mktemp rm stat printf head".split()
+MANAGER = """#!/bin/sh
+printf '%s\\n' "${0##*/}" "$@" >>"$HOME/calls"
+echo >>"$HOME/calls"
+env >"$HOME/environment"
+if [ -e "$HOME/broken" ]; then cat "$HOME/broken" >&2; exit 1; fi
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    status: int
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Script:
+    """The script, in a folder of its own that everybody can reach."""
+
+    folder: Path
+    shell: str
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    def write_list(self, kind: str, text: str | bytes) -> None:
+        data = text.encode() if isinstance(text, str) else text
+        (self.folder / "lists" / f"{kind}.txt").write_bytes(data)
+
+    def remove_list(self, kind: str) -> None:
+        (self.folder / "lists" / f"{kind}.txt").unlink(missing_ok=True)
+
+    def __call__(self, *words: str | bytes, **env: str) -> Ran:
+        environ = {
+            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+            "HOME": f"{self.folder}/home",
+            "INSTALL_VENV": f"{self.folder}/venv",
+            "INSTALL_LOG_DIR": str(self.logs),
+            **env,
+        }
+        argv = [*AS_USER, *SHELLS[self.shell], str(self.folder / "install.sh"), *words]
+        done = subprocess.run(
+            argv, env=environ, cwd=self.folder / "home", capture_output=True, timeout=120
+        )
+        return Ran(done.returncode, done.stderr.decode(errors="replace"))
+
+    def calls(self) -> list[list[str]]:
+        """What the package managers were asked since the last time, each with its words."""
+        path = self.folder / "home" / "calls"
+        text = path.read_text() if path.exists() else ""
+        path.unlink(missing_ok=True)
+        return [call.splitlines() for call in text.split("\n\n") if call]
+
+    def logged(self) -> list[dict[str, Any]]:
+        """What was written down since the last time."""
+        found = []
+        for path in sorted(self.logs.glob("install-*.jsonl")):
+            found += [json.loads(line) for line in path.read_bytes().splitlines()]
+            path.unlink()
+        return found
+
+    def break_managers(self, said: str) -> None:
+        (self.folder / "home" / "broken").write_text(said)
+
+    def mend_managers(self) -> None:
+        (self.folder / "home" / "broken").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def a_script(shell: str) -> Iterator[Script]:
+    folder = Path(tempfile.mkdtemp(prefix="kakoi-test-"))
+    try:
+        for name in ("bin", "home", "lists", "logs", "venv"):
+            (folder / name).mkdir()
+        (folder / "venv" / "pyvenv.cfg").touch()
+        text = (FOLDER / "install.sh").read_text()
+        assert text.count("\nlists=/etc/allowlist\n") == 1
+        (folder / "install.sh").write_text(text.replace("/etc/allowlist\n", f"{folder}/lists\n", 1))
+        if shell == "busybox":
+            for applet in APPLETS:
+                (folder / "bin" / applet).symlink_to(shutil.which("busybox") or "busybox")
+        for manager in ("apt-get", "pip", "npm"):
+            (folder / "bin" / manager).write_text(MANAGER)
+            (folder / "bin" / manager).chmod(0o755)
+        folder.chmod(0o755)
+        if IS_ROOT:
+            for name in ("home", "logs", "venv"):
+                os.chown(folder / name, USER, GROUP)
+        yield Script(folder, shell)
+    finally:
+        shutil.rmtree(folder)

@@ -1,0 +1,241 @@
+"""The installer of the library: exit statuses, the log, and the places it installs in."""
+
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from kakoi.errors import ConfigurationError, SandboxError
+from kakoi.gate import Gate
+from kakoi.packages.allowlist import (
+    AllowlistConfig,
+    Ecosystem,
+    InstallRequest,
+    InstallResult,
+    parse,
+)
+from kakoi.packages.install import Installed, Installer, Ran, read_lists, requests_from
+from kakoi.packages.logs import InstallLog, plain
+from kakoi.packages.places import AsRoot, InSandbox
+from kakoi.policy.profiles import load_policy
+from kakoi.process import ProcessResult
+from kakoi.sandbox.docker_engine import Engine
+from kakoi.sandbox.host import HostAdapter
+from tests.fakes import ScriptedExecutor, answer
+from tests.packages.names import LISTS
+
+NOON = datetime(2026, 1, 28, 12, 30, tzinfo=timezone(timedelta(hours=9)))
+CONFIG = AllowlistConfig(apt=parse("apt", LISTS["apt"]), pip=parse("pip", LISTS["pip"]))
+
+
+class Place:
+    """Answers as it was told, and remembers what it was asked."""
+
+    def __init__(self, said: Ran | SandboxError) -> None:
+        self.said = said
+        self.asked: list[tuple[str, str]] = []
+
+    async def install(self, ecosystem: Ecosystem, wanted: str) -> Ran:
+        self.asked.append((ecosystem, wanted))
+        if isinstance(self.said, SandboxError):
+            raise self.said
+        return self.said
+
+
+def install(
+    kind: str, package: str, *, said: Ran | SandboxError | None = None, logs: Path | None = None
+) -> Installed:
+    place = Place(said or Ran(0))
+    log = InstallLog(logs) if logs else None
+    installer = Installer(CONFIG, place, log=log, clock=lambda: NOON)
+    (request,) = requests_from(kind, [package])
+    done = asyncio.run(installer.install(request))
+    assert bool(place.asked) == (done.exit_code in (0, 2))
+    return done
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    (path,) = folder.iterdir()
+    assert path.name == "install-20260128.jsonl"
+    return [json.loads(line) for line in path.read_text("ascii").splitlines()]
+
+
+@pytest.mark.requirement("E-028")
+def test_the_data_models_are_those_of_the_spec() -> None:
+    assert [field.name for field in dataclasses.fields(InstallRequest)] == ["type", "package"]
+    assert [field.name for field in dataclasses.fields(AllowlistConfig)] == ["apt", "pip", "npm"]
+    hints = get_type_hints(InstallResult)
+    assert list(hints) == ["timestamp", "type", "package", "status", "duration_ms", "error"]
+    assert (hints["duration_ms"], hints["error"]) == (int | None, str | None)
+
+
+@pytest.mark.requirement("E-013", "E-026", "E-027")
+def test_success_is_logged_with_its_time(tmp_path: Path) -> None:
+    assert install("pip", "requests==2.32", logs=tmp_path / "logs").exit_code == 0
+    (entry,) = lines(tmp_path / "logs")
+    assert entry.pop("duration_ms") == 0
+    assert entry == {
+        "timestamp": "2026-01-28T03:30:00Z",
+        "type": "pip",
+        "package": "requests==2.32",
+        "status": "success",
+    }
+
+
+@pytest.mark.requirement("E-014", "E-015", "E-016", "E-023", "E-029", "X-37")
+def test_every_outcome_has_its_status_and_its_line(tmp_path: Path) -> None:
+    outcomes = [
+        install("pip", "evil\x1b[2J", logs=tmp_path),
+        install("pip", "requests", said=Ran(1, "", "no\nsuch thing"), logs=tmp_path),
+        install("pip", "requests", said=SandboxError("no place", hint="make one"), logs=tmp_path),
+        install("npm", "typescript", logs=tmp_path),
+    ]
+    assert [done.exit_code for done in outcomes] == [1, 2, 2, 3]
+    assert [(entry["package"], entry["status"], entry["error"]) for entry in lines(tmp_path)] == [
+        ("evil?[2J", "rejected", "it is no plain name of a package, with a version at most"),
+        ("requests", "failed", "no such thing"),
+        ("requests", "failed", "no place; make one"),
+        ("typescript", "failed", "there is no list"),
+    ]
+
+
+@pytest.mark.requirement("E-017", "X-37")
+def test_a_type_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="there is no type `ge\\?m`") as caught:
+        requests_from("ge\x1bm", ["x"])
+    assert caught.value.hint == "use apt, pip, npm"
+
+
+@pytest.mark.requirement("E-018")
+@pytest.mark.parametrize("kind", ["a file", "a link"])
+def test_a_log_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    logs = tmp_path / "logs"
+    if kind == "a file":
+        logs.touch()
+    else:  # Somebody wants the line to be written elsewhere.
+        logs.mkdir()
+        (logs / "install-20260128.jsonl").symlink_to(tmp_path / "elsewhere")
+    with caplog.at_level(logging.WARNING):
+        assert install("pip", "requests", logs=logs).exit_code == 0
+    assert "is not in the log" in caplog.text
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_a_package_manager_said_is_logged_without_secrets(tmp_path: Path) -> None:
+    said = "x" * 5000 + "\nERROR: https://me:hunter22@example.org/simple: 401\n"
+    install("pip", "requests", said=Ran(1, "", said), logs=tmp_path)
+    (entry,) = lines(tmp_path)
+    assert "hunter22" not in str(entry)
+    assert len(str(entry["error"])) <= 400
+
+
+def test_text_that_is_no_text_is_shown(tmp_path: Path) -> None:
+    assert plain("a\udcff\ud800b") == "a??b"
+    assert install("pip", "\ud800").exit_code == 1
+
+
+def test_a_list_that_is_not_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "pip.txt").write_bytes(b"requests\n\xff\n")
+    (tmp_path / "npm.txt").mkdir()
+    lists = read_lists(tmp_path)
+    assert (lists.apt, lists.npm) == (None, None)
+    assert lists.pip is not None
+    assert len(lists.pip.unread) == 1
+
+
+# --- Places ----------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("Y-18")
+def test_pip_installs_into_an_environment_in_the_workspace_through_the_gate(tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "pyvenv.cfg").touch()
+    pip = tmp_path / ".venv" / "bin" / "pip"
+    pip.write_text('#!/bin/sh\npwd >asked; printf "%s\\n" "$@" >>asked\necho done; exit 0\n')
+    pip.chmod(0o755)
+
+    async def run() -> Ran:
+        sandbox = HostAdapter(str(tmp_path), env={"PATH": os.environ["PATH"]}, warn_on_start=False)
+        gate = Gate(load_policy(roots=[str(tmp_path)]), sandbox, cwd=str(tmp_path))
+        try:
+            return await InSandbox(gate, str(tmp_path)).install("pip", "requests[socks]>=2,<3")
+        finally:
+            await sandbox.cleanup()
+
+    assert asyncio.run(run()) == Ran(0, "done\n", "")
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        str(tmp_path),
+        *("install", "--isolated", "--no-input", "--disable-pip-version-check"),
+        "requests[socks]>=2,<3",
+    ]
+
+
+@pytest.mark.requirement("X-35")
+def test_apt_is_refused_in_a_sandbox_with_the_way_out(tmp_path: Path) -> None:
+    sandbox = HostAdapter(str(tmp_path), warn_on_start=False)
+
+    async def run() -> None:
+        gate = Gate(load_policy(), sandbox, cwd=str(tmp_path))
+        with pytest.raises(SandboxError, match="never run as root") as caught:
+            await InSandbox(gate, str(tmp_path)).install("apt", "curl")
+        assert "--container" in caught.value.hint
+
+    asyncio.run(run())
+
+
+def as_root(
+    config: str, *, said: list[ProcessResult] | None = None
+) -> tuple[Ran, ScriptedExecutor]:
+    inspected = [answer('{"Status": "running"} {}'), answer(config)]
+    executor = ScriptedExecutor(scripted={"exec": said or answer(), "container inspect": inspected})
+    place = AsRoot(Engine(executor, program="docker"), "box")
+    return asyncio.run(place.install("apt", "jq=1.6-2.1")), executor
+
+
+@pytest.mark.requirement("E-012", "X-35")
+def test_apt_runs_as_root_from_outside() -> None:
+    ran, executor = as_root('{"CapDrop": null, "NetworkMode": "bridge"}')
+    assert ran.exit_code == 0
+    update, install_ = executor.called("exec")
+    assert update[-2:] == ["update", "-qq"]
+    assert install_[-5:] == ["box", "/usr/bin/apt-get", "install", "-y", "jq=1.6-2.1"]
+    assert install_[2:4] == ["--user", "0:0"]
+    assert "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" in install_
+
+
+def test_apt_stops_at_the_first_failure() -> None:
+    ran, executor = as_root("{}", said=[answer(exit_code=100, stderr="E: no")])
+    assert ran == Ran(100, "", "E: no")
+    assert len(executor.called("exec")) == 1
+
+
+@pytest.mark.requirement("X-35")
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ('{"CapDrop": ["ALL"]}', "capabilities"),
+        ('{"CapDrop": ["CAP_SETUID"]}', "capabilities"),
+        ('{"NetworkMode": "none"}', "no network"),
+        ('{"ReadonlyRootfs": true}', "read-only"),
+    ],
+)
+def test_where_apt_cannot_work_it_is_refused_with_the_reason(config: str, why: str) -> None:
+    with pytest.raises(SandboxError, match=why) as caught:
+        as_root(config)
+    assert "kakoi image build --apt" in caught.value.hint
+
+
+def test_only_apt_is_run_as_root() -> None:
+    place = AsRoot(Engine(ScriptedExecutor(), program="docker"), "box")
+    with pytest.raises(SandboxError, match="the user's own"):
+        asyncio.run(place.install("pip", "requests"))
+    with pytest.raises(SandboxError, match="gone"):
+        asyncio.run(place.install("apt", "curl"))
