@@ -501,7 +501,7 @@ def test_an_example_in_the_documents_shows_what_happens(confined_door: Door, blo
             continue
         code, out, err = confined_door(*shlex.split(step.command)[1:])
         status = str(code)
-        assert (out + err).splitlines() == step.output, step.command
+        assert (out + err).encode("latin-1").decode().splitlines() == step.output, step.command
 
 
 def test_the_script_that_writes_the_readmes_session_would_write_it_again(
