@@ -267,6 +267,7 @@ async def test_a_job_is_judged_too_and_its_end_is_recorded(
     await asyncio.wait_for(asyncio.gather(*gate._jobs), 10)
     await gate.close()
     assert events(log_file) == [Event.STARTED, Event.ENDED]
+    assert [record.truncated for record in read(log_file)] == [None, False]
 
 
 async def test_a_recalled_result_is_judged_and_recorded_and_nothing_runs(

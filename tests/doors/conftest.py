@@ -102,6 +102,13 @@ def confined_mcp_door(mcp_door: "McpDoor") -> "McpDoor":
     return replace(mcp_door, sandbox="bubblewrap")
 
 
+@pytest.fixture
+def docker_mcp_door(mcp_door: "McpDoor") -> "McpDoor":
+    image = "kakoi-test:python"
+    need("docker", is_there=has_image(image))
+    return replace(mcp_door, sandbox="docker", settings={"sandbox.docker.image": image})
+
+
 @pytest.fixture(params=["legacy", "2026-07-28"])
 async def client(request: pytest.FixtureRequest, mcp_door: "McpDoor") -> AsyncIterator["Client"]:
     """The official client on a server in this process, by the old protocol and the new one."""

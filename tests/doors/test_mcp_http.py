@@ -1,5 +1,6 @@
 """`kakoi mcp --http`: who is let in, and many at once."""
 
+import contextlib
 import json
 import signal
 import socket
@@ -227,6 +228,20 @@ def test_options_of_http_need_it(mcp_door: McpDoor) -> None:
     status, said = kakoi_mcp(mcp_door, "--token-file", "x")
     assert status == 2
     assert "are for --http" in said
+
+
+async def test_a_signal_ends_calls_that_are_being_served(mcp_door: McpDoor, mark: str) -> None:
+    with mcp_door.listener() as (url, process), anyio.fail_after(PATIENCE_S):
+        with contextlib.suppress(Exception):  # Its client is told in one way or another.
+            async with over_http(url, "legacy") as client, anyio.create_task_group() as group:
+                group.start_soon(run, client, f"setsid sleep {mark} & sleep {mark}")
+                await until(lambda: len(alive(mark)) >= 2, "it runs")
+                process.send_signal(signal.SIGTERM)
+                await until(lambda: process.poll() is not None, "it has ended")
+                group.cancel_scope.cancel()
+        await until(lambda: process.poll() is not None, "it has ended")
+        assert process.returncode == 0, mcp_door.said()
+    assert alive(mark) == []
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])

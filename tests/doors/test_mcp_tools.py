@@ -53,6 +53,16 @@ async def test_an_environment_of_somebody_else_is_refused(client: Client) -> Non
     assert "is not yours" in text_of(result)
 
 
+@pytest.mark.requirement("A-050", "X-33")
+async def test_the_environment_of_the_caller_may_be_named(docker_mcp_door: McpDoor) -> None:
+    async with docker_mcp_door.house() as house, Client(make_server(house)) as client:
+        assert stdout_of(await run(client, "echo hi")) == "hi\n"
+        ours = getattr(house.gate.sandbox, "container", "")
+        assert ours
+        assert stdout_of(await run(client, "echo hi", container_id=ours)) == "hi\n"
+        assert (await run(client, "echo hi", container_id=ours + "x")).is_error
+
+
 async def test_output_beyond_the_limit_is_cut_and_can_be_read_on(mcp_door: McpDoor) -> None:
     door = McpDoor(mcp_door.folder, settings={"execution.max_output_size": 1000})
     async with door.house() as house, Client(make_server(house)) as client:
@@ -429,6 +439,9 @@ async def test_tools_say_what_they_do_and_have_schemas_that_everybody_reads(
 
 
 async def test_the_log_and_the_policy_can_be_read(client: Client) -> None:
+    (nothing,) = (await client.read_resource("kakoi://audit", cache_mode="bypass")).contents
+    assert isinstance(nothing, TextResourceContents)
+    assert nothing.text == ""
     await run(client, "echo hello API_TOKEN=abcdefghijklmnop1234")
     uris = [str(resource.uri) for resource in (await client.list_resources()).resources]
     texts = []

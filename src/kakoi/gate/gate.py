@@ -174,7 +174,7 @@ class Gate:
             ending = self._call_off(channel, entry, beginning, error)
             await asyncio.shield(self._keep(ending, command.id))
             raise
-        self._keep(self._see_it_end(channel, entry), command.id)
+        self._keep(self._see_it_end(channel, entry, command.max_output_bytes), command.id)
         return command.id
 
     async def wait(self, job: str, *, wait_s: float) -> ExecutionResult | None:
@@ -217,10 +217,18 @@ class Gate:
     def _task_of(self, job: str) -> "asyncio.Task[ExecutionResult] | None":
         return next((task for task in self._jobs if task.get_name() == job), None)
 
-    async def _see_it_end(self, channel: Channel, entry: AuditEntry) -> ExecutionResult:
+    async def _see_it_end(
+        self, channel: Channel, entry: AuditEntry, limit_bytes: int
+    ) -> ExecutionResult:
         try:
             result = await channel.wait_job(entry.id)
             assert result is not None  # noqa: S101 - without a time there is no other answer
+            # All of it is still in the sandbox: what is cut is cut when it is read.
+            result = replace(
+                result,
+                stdout_truncated=result.stdout_bytes > limit_bytes,
+                stderr_truncated=result.stderr_bytes > limit_bytes,
+            )
         except (KakoiError, OSError) as error:
             result = lost_result(str(error))
         await self._record_end(ended(entry, result))

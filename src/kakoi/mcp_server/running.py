@@ -82,6 +82,7 @@ def _command(house: House, call: ToolCall) -> Command:
         stdin=given["stdin"].encode() if given["stdin"] else None,
         stdin_open=given["stdin_open"],
         timeout_s=timeout_ms / 1000,
+        max_output_bytes=house.execution.max_output_size,
         report_cwd=not background,
     )
 
