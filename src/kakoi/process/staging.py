@@ -11,7 +11,8 @@ SPEC is a descriptor with fields joined by NUL: UID, GID, PLACE, and for each so
 is known of it, as `device inode owner group` (it is refused if it is another by now); its name at
 PLACE; and `read` or `write`. A `write` source that belongs to root, or to root's group, is mounted
 *idmapped*: root and UID (GID) change places on it. What is root's there is UID's to write, what UID
-makes there is root's on the disk, and the process has nothing of root.
+makes there is root's on the disk, and the process has nothing of root. A field at the end, if there
+is one, names the control groups to enter first, by their `cgroup.procs`, one in a line.
 
 A failure is two lines on standard error, `staging: what failed` and `fix: a way out`.
 """
@@ -71,7 +72,8 @@ class Source:
 
 def main() -> None:
     """Stage, give root up, and become the program."""
-    uid, gid, place, sources = _read_spec(int(sys.argv[1]))
+    uid, gid, place, sources, groups = _read_spec(int(sys.argv[1]))
+    _enter(groups)
     try:
         _call("unshare", _CLONE_NEWNS)
         # What the host mounts and unmounts still comes in, so that we keep no disk busy; nothing
@@ -102,11 +104,22 @@ def main() -> None:
         )
 
 
-def _read_spec(fd: int) -> tuple[int, int, str, list[Source]]:
+def _read_spec(fd: int) -> tuple[int, int, str, list[Source], list[str]]:
     with open(fd, encoding="utf-8", errors="surrogateescape") as spec:
         uid, gid, place, *fields = spec.read().split("\0")
+    groups = fields.pop().splitlines() if len(fields) % 4 == 1 else []
     sources = [Source(*fields[start : start + 4]) for start in range(0, len(fields), 4)]
-    return int(uid), int(gid), place, sources
+    return int(uid), int(gid), place, sources, groups
+
+
+def _enter(groups: list[str]) -> None:
+    """What cannot be entered keeps nothing: better no sandbox than one without its limits."""
+    for path in groups:
+        try:
+            with open(path, "w", encoding="ascii") as file:
+                file.write("0")
+        except OSError as error:
+            _fail(f"cannot enter the control group {path}: {error.strerror}", "start it again")
 
 
 def _open(source: Source, uid: int, gid: int) -> None:

@@ -92,10 +92,12 @@ class RunnerSettings:
 
     `linger`: it stays while jobs run, though its client is gone, and later clients find it.
     `max_processes`: how many processes its user may have (RLIMIT_NPROC); None is no limit.
+    `oom_counter`: where the kernel counts kills for want of memory, if not where it is usual.
     """
 
     linger: bool = False
     max_processes: int | None = None
+    oom_counter: str = ""
 
 
 def python_argv(python: str = "python3") -> list[str]:

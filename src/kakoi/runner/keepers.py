@@ -171,6 +171,7 @@ def _serve(line: socket.socket) -> None:
     _keep_only(line.fileno())
     ending.become_keeper()
     ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
+    _go_first()
     wakeup, wakeup_end = os.pipe()
     for fd in (wakeup, wakeup_end):
         os.set_blocking(fd, False)
@@ -182,6 +183,12 @@ def _serve(line: socket.socket) -> None:
         line.sendall(record.dump())
         for fd in streams:
             os.close(fd)
+
+
+def _go_first() -> None:
+    """Out of memory, the kernel is to kill a command, which inherits this, and not the runner."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("300")
 
 
 def _keep_only(line: int) -> None:

@@ -10,19 +10,20 @@ _COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_c
 
 
 class OutOfMemory:
-    """Watches the kernel's count of such kills."""
+    """Watches the kernel's count of such kills; `counter` is where that is, if not where usual."""
 
-    def __init__(self) -> None:
-        self._seen = _count()
+    def __init__(self, counter: str = "") -> None:
+        self._places = (counter,) if counter else _COUNTERS
+        self._seen = _count(self._places)
 
     def ran_out(self) -> bool:
         """Has there been one since the last call?"""
-        before, self._seen = self._seen, _count()
+        before, self._seen = self._seen, _count(self._places)
         return self._seen > before
 
 
-def _count() -> int:
-    for path in _COUNTERS:
+def _count(places: tuple[str, ...]) -> int:
+    for path in places:
         try:
             with open(path, "rb") as file:
                 for line in file:

@@ -71,7 +71,7 @@ class Runner:
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._shell = next((path for path in _SHELLS if os.access(path, os.X_OK)), "/bin/sh")
         self._cwd = os.getcwd()
-        self._memory = OutOfMemory()
+        self._memory = OutOfMemory(settings.get("oom_counter", ""))
         self._env = {
             name: value
             for name, value in os.environb.items()

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ from kakoi.sandbox.bubblewrap_launch import (
     check_read_only,
     look_at_system,
 )
+from kakoi.sandbox.limits import Group, make_group
 from kakoi.sandbox.workspace import look_at, look_at_workspace, ours_within
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -48,8 +50,8 @@ class BubblewrapAdapter:
 
     `read_only`: files and directories to see besides the system's, at their own paths.
     `env`: variables of every command. `timeout_s`: how long `execute` lets a command run.
-    `limits`: `processes` is kept (by the kernel, for everything in the sandbox together).
-        `memory_bytes` and `cpus` are NOT kept by this sandbox.
+    `limits`: `processes` is kept by the kernel, for everything in the sandbox together; so are
+        `memory_bytes` and `cpus` where root may make a control group (`kept_limits` says it).
     A filter of system calls (seccomp.py) is on where the machine's numbers are known.
     """
 
@@ -83,6 +85,7 @@ class BubblewrapAdapter:
         self._executor = executor or ProcessExecutor()
         self._connection = Connection(self._open)
         self._availability: Availability | None = None
+        self._group: Group | None = None
         self._settings()
 
     @property
@@ -118,6 +121,18 @@ class BubblewrapAdapter:
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""
         await self._connection.close()
+        await self._leave_group()
+
+    @property
+    def kept_limits(self) -> frozenset[str]:
+        """Which of the limits the kernel keeps, once the sandbox is there."""
+        own = {"processes"} if self._limits.processes is not None else set()
+        return frozenset(own) | (self._group.kept if self._group else frozenset())
+
+    async def _leave_group(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            await asyncio.to_thread(group.remove)
 
     def _settings(self) -> Settings:
         """What is asked for, as it is on the disk now: it may be another directory than before."""
@@ -136,8 +151,17 @@ class BubblewrapAdapter:
         system = look_at_system()
         if system is None:
             raise _unavailable(_NOT_INSTALLED)
-        launch = build_launch(self._settings(), system, python_argv(system.python))
-        settings = RunnerSettings(max_processes=self._limits.processes)
+        await self._leave_group()
+        wanted = self._settings()
+        if system.uid == 0:
+            self._group = await asyncio.to_thread(make_group, self._limits)
+        counter = self._group.oom_counter if self._group else ""
+        if counter:
+            seen = look_at(counter, what="the counter of the control group")
+            wanted = replace(wanted, read_only=(*wanted.read_only, seen))
+        groups = self._group.entries if self._group else ()
+        launch = build_launch(wanted, system, python_argv(system.python), groups=groups)
+        settings = RunnerSettings(max_processes=self._limits.processes, oom_counter=counter)
         try:
             return await open_channel(launch, settings, self._executor.stream)
         except SandboxError as error:

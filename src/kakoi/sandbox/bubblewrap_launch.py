@@ -143,8 +143,12 @@ def check_read_only(read_only: Sequence[Seen], workspace: Seen) -> None:
             )
 
 
-def build_launch(settings: Settings, system: System, program: Sequence[str]) -> Launch:
+def build_launch(
+    settings: Settings, system: System, program: Sequence[str], *, groups: Sequence[str] = ()
+) -> Launch:
     """How to start `program` in a sandbox of its own, with the workspace as its directory.
+
+    `groups`: the control groups that root enters first, by their files of processes.
 
     The sandbox ends with the *thread* that starts it (`--die-with-parent` is a parent-death
     signal, and the kernel means threads): start it from one that stays. Whoever started it closes
@@ -177,7 +181,7 @@ def build_launch(settings: Settings, system: System, program: Sequence[str]) -> 
     }
     if staged:
         argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *argv]
-        handed[_SPEC] = _spec(uid, gid, named, _writable(settings))
+        handed[_SPEC] = _spec(uid, gid, named, _writable(settings), groups)
     return Launch(
         argv=argv,
         env={"PATH": PATH, "LANG": "C.UTF-8"},
@@ -281,10 +285,12 @@ nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
     return {"/etc/passwd": passwd.encode("ascii"), "/etc/group": group.encode("ascii")}
 
 
-def _spec(uid: int, gid: int, named: Sequence[Seen], writable: Sequence[Seen]) -> str:
+def _spec(
+    uid: int, gid: int, named: Sequence[Seen], writable: Sequence[Seen], groups: Sequence[str]
+) -> str:
     """What staging.py is to do; it says there what the fields mean."""
     fields = [str(uid), str(gid), _PLACE]
     for number, seen in enumerate(named):
         known = f"{seen.device} {seen.inode} {seen.uid} {seen.gid}"
         fields += [seen.path, known, str(number), "write" if seen in writable else "read"]
-    return "\0".join(fields)
+    return "\0".join([*fields, *(["\n".join(groups)] if groups else [])])

@@ -122,6 +122,7 @@ class SandboxFactory:
         return BubblewrapAdapter(
             self._workspace,
             network="host" if config.network == "host" else "none",
+            limits=config.docker.limits,
             executor=self._executor,
         )
 

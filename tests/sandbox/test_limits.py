@@ -1,0 +1,188 @@
+"""Control groups: made as the machine has them, kept by the kernel, and never left behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kakoi.results import Reason
+from kakoi.runner.commands import MIB, Command
+from kakoi.sandbox.adapter import Limits
+from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+from kakoi.sandbox.limits import Group, make_group
+from tests.sandbox.boxes import needs_root, require_bubblewrap
+
+LIMITS = Limits(memory_bytes=96 * MIB, cpus=0.5, processes=40)
+
+
+# --- On machines of paper ----------------------------------------------------------------------
+
+
+def paper_machine(root: Path, *, own: str, mounts: str, files: dict[str, str]) -> Path:
+    """A machine that is only files; what the kernel would make in a new group is made by hand."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(own)
+    (root / "proc/self/mounts").write_text(mounts)
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_version_one_has_a_directory_for_each_controller(tmp_path: Path) -> None:
+    root = paper_machine(
+        tmp_path,
+        own="4:memory:/mine\n3:cpu,cpuacct:/\n2:pids:/mine\n0::/\n",
+        mounts="cgroup /cg/memory cgroup rw,memory 0 0\ncgroup /cg/cpu cgroup rw,cpu,cpuacct 0 0\n"
+        "cgroup /cg/pids cgroup rw,pids 0 0\n",
+        files={"cg/memory/mine/x": "", "cg/cpu/x": "", "cg/pids/mine/x": ""},
+    )
+    group = make_group(LIMITS, root=root)
+    assert group is not None
+    assert group.kept == {"memory", "cpus", "processes"}
+    memory, cpu, pids = sorted(group.folders, key=lambda folder: "memory" not in folder.parts)
+    assert memory.parent == root / "cg/memory/mine"
+    assert (memory / "memory.limit_in_bytes").read_text() == str(96 * MIB)
+    found = {path.name: path.read_text() for folder in (cpu, pids) for path in folder.iterdir()}
+    assert found == {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000", "pids.max": "40"}
+    assert group.oom_counter == str(memory / "memory.oom_control")
+
+
+def test_version_two_has_one_directory_beside_our_own(tmp_path: Path) -> None:
+    root = paper_machine(
+        tmp_path,
+        own="0::/app.slice/ours.scope\n",
+        mounts="cgroup2 /cg cgroup2 rw 0 0\n",
+        files={
+            "cg/app.slice/cgroup.controllers": "cpu memory pids",
+            "cg/app.slice/cgroup.subtree_control": "memory pids",
+            "cg/app.slice/ours.scope/cgroup.procs": "1",
+        },
+    )
+    group = make_group(LIMITS, root=root)
+    assert group is not None
+    (folder,) = group.folders
+    assert folder.parent == root / "cg/app.slice"
+    assert group.kept == {"memory", "processes"}
+    assert (folder / "memory.max").read_text() == str(96 * MIB)
+    assert (folder / "memory.swap.max").read_text() == "0"
+    assert (folder / "pids.max").read_text() == "40"
+
+
+@pytest.mark.parametrize("mounts", ["", "cgroup /gone cgroup rw,memory,pids,cpu 0 0\n"])
+def test_where_nothing_can_be_made_there_is_no_group(tmp_path: Path, mounts: str) -> None:
+    root = paper_machine(tmp_path, own="1:memory,pids,cpu:/a\n", mounts=mounts, files={})
+    assert make_group(LIMITS, root=root) is None
+
+
+def test_what_is_not_limited_needs_no_group(tmp_path: Path) -> None:
+    root = paper_machine(
+        tmp_path,
+        own="1:memory:/\n",
+        mounts="cgroup /cg cgroup rw,memory 0 0\n",
+        files={"cg/x": ""},
+    )
+    no_limits = Limits(memory_bytes=None, cpus=None, processes=None)
+    assert make_group(no_limits, root=root) is None
+    assert os.listdir(root / "cg") == ["x"]
+
+
+# --- On this one -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def sandbox(tmp_path: Path) -> AsyncIterator[BubblewrapAdapter]:
+    await asyncio.to_thread(require_bubblewrap)
+    await asyncio.to_thread(tmp_path.chmod, 0o755)
+    adapter = BubblewrapAdapter(tmp_path, limits=LIMITS)
+    await adapter.channel()
+    if "memory" not in adapter.kept_limits:
+        await adapter.cleanup()
+        pytest.skip("no control group can be made here")
+    try:
+        yield adapter
+    finally:
+        await adapter.cleanup()
+
+
+def group_of(adapter: BubblewrapAdapter) -> Group:
+    assert adapter._group is not None
+    return adapter._group
+
+
+@needs_root
+@pytest.mark.anyio
+async def test_a_memory_hog_is_ended_and_the_sandbox_lives_on(sandbox: BubblewrapAdapter) -> None:
+    hog = "b = []\nwhile True: b.append(bytearray(8 << 20))"
+    result = await sandbox.run(Command(command=["python3", "-c", hog], timeout_s=60))
+    assert (result.reason, result.exit_code) == (Reason.OUT_OF_MEMORY, 137)
+    shell = await sandbox.run(Command(command="tail /dev/zero; exit 3", timeout_s=60))
+    assert shell.exit_code in (3, 137)
+    assert (await sandbox.run(Command(command="echo alive"))).stdout == "alive\n"
+
+
+@needs_root
+@pytest.mark.anyio
+async def test_a_fork_bomb_stays_in_its_box(sandbox: BubblewrapAdapter) -> None:
+    bomb = "bomb() { bomb | bomb & }; bomb; sleep 60"
+    result = await sandbox.run(Command(command=bomb, timeout_s=2))
+    assert result.reason in (Reason.TIMED_OUT, Reason.EXITED)
+    assert (await sandbox.run(Command(command="echo alive"))).stdout == "alive\n"
+
+
+@needs_root
+@pytest.mark.anyio
+async def test_processor_time_is_shared_out(sandbox: BubblewrapAdapter) -> None:
+    burn = "import time\nend = time.time() + 1\nwhile time.time() < end: pass"
+    result = await sandbox.run(Command(command=["python3", "-c", burn], timeout_s=60))
+    assert result.cpu_ms < 800
+
+
+@needs_root
+@pytest.mark.anyio
+async def test_no_command_can_leave_or_change_its_group(sandbox: BubblewrapAdapter) -> None:
+    folders = " ".join(str(folder) for folder in group_of(sandbox).folders)
+    result = await sandbox.run(
+        Command(
+            command=f"for f in {folders} /sys/fs/cgroup; do"
+            " echo 0 > $f/cgroup.procs; echo 1 > $f/memory.limit_in_bytes; mkdir $f/x; done;"
+            " ls /sys/fs/cgroup 2>&1; ls -A /sys"
+        )
+    )
+    assert "cgroup.procs" not in result.stdout
+    assert result.stderr.count("\n") >= 9
+    assert group_of(sandbox).kept == {"memory", "cpus", "processes"}
+
+
+@needs_root
+@pytest.mark.anyio
+async def test_the_group_goes_with_the_sandbox(sandbox: BubblewrapAdapter) -> None:
+    folders = group_of(sandbox).folders
+    assert all([await asyncio.to_thread(folder.is_dir) for folder in folders])
+    await sandbox.run(Command(command="setsid sleep 300 & setsid sleep 300 & echo started"))
+    await sandbox.cleanup()
+    assert not any([await asyncio.to_thread(folder.exists) for folder in folders])
+
+
+@needs_root
+def test_what_a_killed_kakoi_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; from kakoi.sandbox.limits import make_group;"
+        "from kakoi.sandbox.adapter import Limits; g = make_group(Limits());"
+        "print(*g.folders if g else [], flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    left = [Path(each) for each in done.stdout.split()]
+    if not left:
+        pytest.skip("no control group can be made here")
+    group = make_group(LIMITS)
+    assert group is not None
+    group.remove()
+    assert not any(folder.exists() for folder in (*left, *group.folders))
