@@ -225,6 +225,7 @@ def test_apt_stops_at_the_first_failure() -> None:
         ('{"CapDrop": ["CAP_SETUID"]}', "capabilities"),
         ('{"NetworkMode": "none"}', "no network"),
         ('{"ReadonlyRootfs": true}', "read-only"),
+        ('{"SecurityOpt": ["no-new-privileges:true"]}', "no-new-privileges"),
     ],
 )
 def test_where_apt_cannot_work_it_is_refused_with_the_reason(config: str, why: str) -> None:

@@ -26,6 +26,8 @@ _SHAPE: Final = {
     "install.sh is there": "test -x /usr/local/bin/install.sh",
     "install.sh cannot be changed": "cd /usr/local/bin && ! test -w install.sh && ! test -w .",
     "there is no sudo": "! command -v sudo",
+    "no program gives the rights of another user": "! find / -xdev -type f -perm /6000 "
+    "2>/dev/null | grep .",
 }
 
 

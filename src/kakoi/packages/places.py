@@ -1,7 +1,8 @@
 """Where packages are installed: in a sandbox through the gate, or as root from outside of one."""
 
 import json
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from kakoi.errors import SandboxError
 from kakoi.gate import Gate
@@ -92,12 +93,15 @@ class AsRoot:
             )
 
 
-def _objection(config: dict[str, object]) -> str:
+def _objection(config: Mapping[str, Any]) -> str:
     """Why root in a container with this configuration could not install anything."""
     if config.get("ReadonlyRootfs"):
         return "its file system is read-only"
     if config.get("NetworkMode") == "none":
         return "it has no network"
+    options = config.get("SecurityOpt")
+    if any("no-new-privileges" in str(each) for each in options or () if "false" not in str(each)):
+        return "it was made with no-new-privileges"
     dropped, added = (_names(config.get(key)) for key in ("CapDrop", "CapAdd"))
     if dropped & (_FOR_APT | {"ALL"}) and not {"ALL"} & added and not added >= _FOR_APT:
         return "it was made without the rights of root (capabilities)"

@@ -1,0 +1,50 @@
+"""Programs of these tests: docker, kakoi, and words in a container."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+
+LABEL = "kakoi.owner=test"
+Said = subprocess.CompletedProcess[str]
+
+
+def docker(*words: str, stdin: bytes | None = None, check: bool = True) -> Said:
+    done = subprocess.run(["docker", *words], input=stdin, capture_output=True, timeout=300)
+    said = Said(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert not check or said.returncode == 0, said.stderr
+    return said
+
+
+def kakoi(*words: str, timeout_s: float = 120, cwd: str = "/", **env: str) -> Said:
+    return subprocess.run(
+        [sys.executable, "-m", "kakoi", *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=cwd,
+        env={**os.environ, **env},
+    )
+
+
+@dataclass(frozen=True)
+class Box:
+    """A container that runs."""
+
+    name: str
+
+    def __call__(self, script: str, *, user: str = "") -> Said:
+        who = ["--user", user] if user else []
+        return docker("exec", *who, self.name, "sh", "-c", script, check=False)
+
+    def put(self, files: dict[str, bytes]) -> None:
+        """As root's files."""
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as archive:
+            for path, content in files.items():
+                entry = tarfile.TarInfo(path.lstrip("/"))
+                entry.size, entry.mode = len(content), 0o644
+                archive.addfile(entry, io.BytesIO(content))
+        docker("cp", "-", f"{self.name}:/", stdin=data.getvalue())

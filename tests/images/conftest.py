@@ -1,0 +1,56 @@
+"""The workspace image, really built, without a registry. Its files are kept as scripts/engine keeps
+those of the other test images: a change of the description makes it anew, and nothing else."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.images.boxes import LABEL, Box, docker, kakoi
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kakoi-tests")
+IMAGE = "kakoi-test:base"
+
+
+def need(what: str, *, is_there: bool) -> None:
+    if not is_there:
+        required = "docker" in os.environ.get("KAKOI_REQUIRE", "").split(",")
+        (pytest.fail if required else pytest.skip)(what)
+
+
+@pytest.fixture(scope="session")
+def engine() -> None:
+    found = shutil.which("docker")
+    argv = [found or "", "version"]
+    answers = found is not None and subprocess.run(argv, capture_output=True).returncode == 0
+    need("there is no Docker engine", is_there=answers)
+
+
+@pytest.fixture(scope="session")
+def image(engine: None) -> str:
+    need("there is no mmdebstrap", is_there=shutil.which("mmdebstrap") is not None)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Tests run in several processes.
+        said = kakoi(
+            *("image", "build", "base", "--without-registry", "--tag", IMAGE),
+            *("--cache", str(CACHE), "--label", LABEL),
+            timeout_s=900,
+        )
+    assert said.returncode == 0, said.stderr
+    return IMAGE
+
+
+@pytest.fixture
+def box(image: str) -> Iterator[Box]:
+    """A container of it that waits, as its own user."""
+    argv = ["run", "-d", "--label", LABEL, "--network", "none", "--init", image, "sleep", "600"]
+    name = docker(*argv).stdout.strip()
+    try:
+        yield Box(name)
+    finally:
+        docker("rm", "-f", "-v", name)

@@ -1,0 +1,110 @@
+"""What images are made of: one description, read by both ways to build them."""
+
+import io
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from kakoi.images.building import Builder, Order, find_sources, mmdebstrap_args
+from kakoi.images.description import FOLDER, archive, contents, files, image_settings, key_of
+from kakoi.process import ProcessExecutor
+from kakoi.sandbox.docker_engine import Engine
+from tests.fakes import ScriptedExecutor, answer
+
+DOCKERFILE = (FOLDER / "Dockerfile").read_text()
+BASE = Order(variant="base", name="x:base")
+
+
+def listed_by_setup(variant: str, kind: str, folder: Path) -> list[str]:
+    """What setup.sh itself reads from the description."""
+    text = (FOLDER / "setup.sh").read_text()
+    function = re.search(r"^listed\(\) \{.*?^\}", text, re.MULTILINE | re.DOTALL)
+    assert function
+    script = f"variant={variant}\n{function[0]}\nlisted {kind}\n"
+    (folder / "contents.txt").write_bytes(files()["contents.txt"])
+    done = subprocess.run(["dash", "-c", script], cwd=folder, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("variant", ["base", "full"])
+def test_both_ways_read_the_same_packages(variant: str, tmp_path: Path) -> None:
+    ours = contents("base" if variant == "base" else "full")
+    assert listed_by_setup(variant, "apt", tmp_path) == list(ours.apt)
+    assert "python3-venv" in ours.apt
+    assert ("golang-go" in ours.apt) == (variant == "full")
+
+
+@pytest.mark.requirement("E-006")
+def test_the_dockerfile_starts_from_node_20_slim() -> None:
+    assert "ARG BASE=node:20-slim\n" in DOCKERFILE
+    assert re.search(r"^FROM \$\{BASE\} AS base$", DOCKERFILE, re.MULTILINE)
+    assert {"python3", "python3-pip", "python3-venv", "curl", "git"} <= set(contents("base").apt)
+
+
+@pytest.mark.requirement("A-018", "A-019")
+def test_the_default_image_is_to_have_the_runtimes_and_tools_of_the_spec() -> None:
+    wanted = contents("full")
+    tried = [*wanted.checks, *wanted.wishes]
+    for words in "node --version,python3 --version,go version,java -version,git --version,curl --version,wget --version,mamba --version".split(","):  # fmt: skip
+        assert words in tried
+
+
+def test_the_settings_of_the_dockerfile_hold_without_it() -> None:
+    settings = list(image_settings(DOCKERFILE, {"a": "b"}))
+    assert settings[-1] == "LABEL a=b"
+    assert [line for line in settings if line.startswith("USER")][-1] == "USER agent"
+    assert {"WORKDIR /workspace", 'CMD ["bash"]', "ENTRYPOINT []"} <= set(settings)
+    assert not [line for line in settings if line.startswith(("RUN", "COPY", "ARG"))]
+
+
+def test_another_description_is_another_key() -> None:
+    assert key_of(files(), "base") == key_of(files(), "base")
+    keys = {key_of(files(), "base"), key_of(files(), "full"), key_of(files(apt=["jq"]), "base")}
+    assert len(keys) == 3
+    assert BASE.all_labels["kakoi.key"] != Order(variant="base", name="x", uid=7).all_labels["kakoi.key"]  # fmt: skip
+
+
+def test_a_build_is_fed_everything_once(tmp_path: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(archive(files()))) as tar:
+        names = tar.getnames()
+        assert tar.getmember("install.sh").mode == 0o755
+    assert len(names) == len(set(names))
+    assert {"Dockerfile", "setup.sh", "install.sh", "allowlist/pip.txt"} <= set(names)
+
+
+async def build(executor: ScriptedExecutor, order: Order) -> None:
+    builder = Builder(Engine(executor, program="docker"), ProcessExecutor(), {})
+    await builder.build(order)
+
+
+@pytest.mark.anyio
+async def test_with_a_registry_the_dockerfile_is_built() -> None:
+    executor = ScriptedExecutor(scripted={"build": answer()})
+    await build(executor, Order(variant="full", name="x:1", uid=7, base="other:1"))
+    (call,) = executor.called("build")
+    assert call[:6] == ["docker", "build", "--tag", "x:1", "--target", "full"]
+    assert call[-5:] == ["--build-arg", "AGENT_UID=7", "--build-arg", "BASE=other:1", "-"]
+    assert "kakoi.image=full" in call
+
+
+@pytest.mark.anyio
+async def test_a_build_that_fails_says_why_and_names_the_other_way() -> None:
+    executor = ScriptedExecutor(scripted={"build": answer(exit_code=1, stderr="no route to host")})
+    with pytest.raises(Exception, match="no route to host") as caught:
+        await build(executor, BASE)
+    assert "--without-registry" in str(getattr(caught.value, "hint", ""))
+
+
+def test_without_a_registry_the_same_setup_runs(tmp_path: Path) -> None:
+    order = Order(variant="base", name="x", apt=["jq"], uid=7, sources=Path("/s"))
+    words = mmdebstrap_args(order, Path("/f.tar"), Path("/t.tar"))
+    assert f"--include={','.join([*contents('base').apt, 'jq'])}" in words
+    assert any("AGENT_UID=7 sh /opt/kakoi-image/setup.sh base" in word for word in words)
+    assert words[-3:] == ["bookworm", "/t.tar", "/s"]
+
+
+def test_sources_that_are_named_are_taken() -> None:
+    assert find_sources("/x") == Path("/x")
