@@ -161,7 +161,7 @@ def test_a_killed_server_leaves_nothing_and_the_next_one_works(
     with door.process() as process:
         reader = shake_hands(process)
         send(process, call(1, f"setsid sleep {mark} & sleep {mark}", background=True))
-        reader.answer(1)
+        assert "still running" in json.dumps(reader.answer(1))
         until(lambda: len(alive(mark)) >= 2, "it runs")
         process.kill()
         until(lambda: alive(mark) == [], "all of it has ended")
@@ -192,6 +192,9 @@ GARBAGE = [
     (b"null", -32600),
     (b'[{"jsonrpc": "2.0", "id": 5, "method": "ping"}]', -32600),
     (b'{"jsonrpc": "1.0", "id": 78, "method": 5}', -32600),
+    (b'{"jsonrpc": "2.0", "id": "\\ud800", "method": 5}', -32600),
+    (b'{"jsonrpc": "2.0", "id": %d, "method": 5}' % 10**400, -32600),
+    (b'{"jsonrpc": "2.0", "id": 79, "method": "x", "params": {"a": "\\udfff"}}', -32600),
 ]
 
 
@@ -211,6 +214,20 @@ def test_nonsense_gets_an_error_and_the_next_request_its_answer(mcp_door: McpDoo
             assert "error" in reader.answer(9)
         send(process, call(10, "echo fine"))
         assert "fine" in json.dumps(reader.answer(10))
+
+
+def test_a_client_that_reads_no_more_is_gone(mcp_door: McpDoor, mark: str) -> None:
+    with mcp_door.process() as process:
+        reader = shake_hands(process)
+        send(process, call(1, f"sleep {mark}", background=True))
+        reader.answer(1)
+        until(lambda: alive(mark) != [], "it runs")
+        assert process.stdout is not None
+        process.stdout.close()
+        send(process, b"garbage")
+        assert process.wait(PATIENCE_S) == 0
+    assert alive(mark) == []
+    assert "Traceback" not in mcp_door.said()
 
 
 def test_a_message_without_end_takes_no_memory_and_is_refused(mcp_door: McpDoor) -> None:

@@ -37,6 +37,10 @@ async def read_file(house: House, call: ToolCall) -> CallToolResult:
     last = first - 1 + len(chosen)
     part = "".join(chosen)
     where = f"lines {first}-{last} of {len(lines)}" if chosen else f"{len(lines)} lines"
+    longest = house.execution.max_output_size
+    if len(part) > longest:
+        where += f", cut: {longest} of {len(part)} characters"
+        part = part[:longest]
     meta |= {"first_line": first, "last_line": last, "line_count": len(lines), "chars": len(part)}
     return said(with_trailer(part, where, f"{len(data)} bytes"), meta)
 

@@ -1,6 +1,5 @@
 """Streamable HTTP: for whoever has the token, and for no page that a browser was lured to."""
 
-import asyncio
 import hmac
 import ipaddress
 import json
@@ -208,9 +207,3 @@ def _listen(address: Address) -> socket.socket:
             f"cannot listen on {address.host}:{address.port}: {os.strerror(error.errno or 0)}",
             hint="use another port, as in --http 127.0.0.1:0",
         ) from None
-
-
-async def closed(listener: Listener, serving: "asyncio.Task[None]") -> None:
-    """End it in order; returns when nobody is served any more."""
-    listener.stop()
-    await asyncio.wait([serving])

@@ -164,7 +164,11 @@ def error_reply(error: KakoiError | OSError, decision: Decision | None = None) -
         told = error.strerror or os.strerror(error.errno or 0)
         path = f"{shown(str(error.filename))}: " if error.filename else ""
         return said(f"{path}{told}", {"code": "OS_ERROR", "errno": error.errno}, is_error=True)
-    meta: dict[str, Any] = {"code": error.code, "error": shown(str(error)), "hint": error.hint}
+    meta: dict[str, Any] = {
+        "code": error.code,
+        "error": shown(str(error)),
+        "hint": shown(error.hint),
+    }
     found = error.decision if isinstance(error, SecurityError) else decision
     if isinstance(found, Decision):
         text = in_words(found)  # To the letter what `kakoi check` says.

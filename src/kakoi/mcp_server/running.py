@@ -31,6 +31,8 @@ DEFAULT_TIMEOUT_MS: Final = 120_000
 _FIRST_PROGRESS_S: Final = 1.0
 _PROGRESS_S: Final = 5.0
 _PROGRESS_PATIENCE_S: Final = 1.0
+# A sandbox that has not ended a command by then never will.
+_ENDING_PATIENCE_S: Final = 30.0
 
 
 async def execute_command(house: House, call: ToolCall) -> CallToolResult:
@@ -57,7 +59,10 @@ async def execute_command(house: House, call: ToolCall) -> CallToolResult:
         return await _has_ended(house, command.id, result)
     except asyncio.CancelledError:
         # The client does not want it any more: all of it ends before another has its turn.
-        with anyio.CancelScope(shield=True), contextlib.suppress(KakoiError, OSError):
+        with (
+            anyio.move_on_after(_ENDING_PATIENCE_S, shield=True),
+            contextlib.suppress(KakoiError, OSError),
+        ):
             await house.gate.stop(command.id)
         raise
     finally:

@@ -38,6 +38,7 @@ from kakoi.mcp_server.house import House, ToolCall
 from kakoi.mcp_server.replies import error_reply
 from kakoi.mcp_server.tools import DEFAULT_SESSION, OFFERS
 from kakoi.policy.describing import policy_as_dict, policy_as_text
+from kakoi.printable import shown
 
 Context = ServerRequestContext[Any, Any]
 _SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -59,7 +60,7 @@ def make_server(house: House) -> Server[Any]:
         house.name,
         version=__version__,
         title="kakoi",
-        instructions=_INSTRUCTIONS.format(workspace=house.workspace),
+        instructions=_INSTRUCTIONS.format(workspace=shown(house.workspace)),
         get_tool_input_schema=doors.input_schema,
         on_list_tools=doors.list_tools,
         on_call_tool=doors.call_tool,

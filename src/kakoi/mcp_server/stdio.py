@@ -13,7 +13,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 import anyio
@@ -32,6 +32,7 @@ from pydantic import ValidationError
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 _CHUNK: Final = 64 * 1024
+_LONGEST_NAME: Final = 256
 # So many requests may wait for their answers while the client does not read.
 _MOST_UNANSWERED: Final = 256
 _log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ def _settle(future: "asyncio.Future[Any]", result: Any, error: BaseException | N
 
 
 @contextlib.contextmanager
-def claimed_streams() -> Any:
+def claimed_streams() -> Iterator[tuple[int, int]]:
     """Descriptors of our own for the protocol; until the end, whatever else reads standard input
     finds nothing, and whatever else writes standard output writes standard error."""
     ours = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1)]
@@ -130,6 +131,7 @@ class Wire:
         self._unanswered = 0
         self._is_writing = False
         self._wrote = asyncio.Event()
+        self._scope = anyio.CancelScope()
 
     @contextlib.asynccontextmanager
     async def streams(
@@ -141,8 +143,9 @@ class Wire:
         into, incoming = anyio.create_memory_object_stream[Incoming](0)
         outgoing, out = anyio.create_memory_object_stream[SessionMessage](0)
         async with anyio.create_task_group() as group:
+            self._scope = group.cancel_scope
             group.start_soon(self._read, into)
-            group.start_soon(self._write, out, group.cancel_scope)
+            group.start_soon(self._write, out)
             yield incoming, outgoing
             group.cancel_scope.cancel()
 
@@ -169,24 +172,22 @@ class Wire:
             return b""
         return data
 
-    async def _write(
-        self, out: MemoryObjectReceiveStream[SessionMessage], scope: anyio.CancelScope
-    ) -> None:
+    async def _write(self, out: MemoryObjectReceiveStream[SessionMessage]) -> None:
         async with out:
             async for item in out:
                 if isinstance(item.message, JSONRPCResponse | JSONRPCError):
                     self._unanswered -= 1
-                try:
-                    await self._put(item.message)
-                except OSError:  # Nobody is there to read it, and never will be.
-                    scope.cancel()
+                await self._put(item.message)
 
     async def _put(self, message: Any) -> None:
         text: str = message.model_dump_json(by_alias=True, exclude_unset=True)
         data = text.encode("utf-8", "replace") + b"\n"
         async with self._turn:
             self._is_writing = True
-            await self._writer.call(lambda: _write_all(self._writing, data))
+            try:
+                await self._writer.call(lambda: _write_all(self._writing, data))
+            except OSError:  # Nobody is there to read it, and never will be.
+                self._scope.cancel()
             self._is_writing = False
             self._wrote.set()
 
@@ -210,8 +211,15 @@ def _parse(line: bytes | None) -> SessionMessage | JSONRPCError:
     except (ValueError, RecursionError):
         return _error(PARSE_ERROR, "the line is not valid JSON")
     given = found.get("id") if isinstance(found, dict) else None
-    number = given if isinstance(given, str | int) and not isinstance(given, bool) else None
-    return _error(INVALID_REQUEST, "the line is no JSON-RPC message", number)
+    return _error(INVALID_REQUEST, "the line is no JSON-RPC message", _name(given))
+
+
+def _name(given: object) -> str | int | None:
+    """The name of a request, if it can be one."""
+    if isinstance(given, str) and len(given) <= _LONGEST_NAME and given.isascii():
+        return given
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    return given if is_number and isinstance(given, int) and abs(given) < 2**63 else None
 
 
 def _error(code: int, message: str, number: str | int | None = None) -> JSONRPCError:
