@@ -17,7 +17,7 @@ from mcp import Client
 
 from kakoi.mcp_server.server import make_server
 from kakoi.mcp_server.stdio import Lines
-from tests.doors.mcp_doors import McpDoor, any_mode, meta_of, run, stdout_of
+from tests.doors.mcp_doors import McpDoor, any_mode, meta_of, run, stdout_of, text_of
 from tests.doors.mcp_doors import until as until_async
 from tests.doors.terminals import PATIENCE_S, alive, until
 
@@ -79,11 +79,23 @@ def call(number: int, command: str, **arguments: Any) -> dict[str, Any]:
 
 
 @any_mode
+@pytest.mark.requirement("A-049", "D-047")
 async def test_a_conversation_over_pipes(mcp_door: McpDoor, mode: str) -> None:
+    checked = await anyio.run_process(
+        [sys.executable, "-m", "kakoi", "check", "sudo id"],
+        cwd=mcp_door.workspace,
+        env=mcp_door.environ,
+        check=False,
+    )
     with anyio.fail_after(PATIENCE_S):
         async with mcp_door.stdio(mode) as client:
-            assert stdout_of(await run(client, "echo hi")) == "hi\n"
-            assert (await run(client, "sudo id")).is_error
+            tools = [tool.name for tool in (await client.list_tools()).tools]
+            assert tools[0] == "execute_command"
+            name = "command-executor/execute_command"
+            assert stdout_of(await client.call_tool(name, {"command": "echo hi"})) == "hi\n"
+            refused = await run(client, "sudo id")
+    assert refused.is_error
+    assert text_of(refused) + "\n" == checked.stdout.decode()
     assert [json.loads(line)["event"] for line in mcp_door.log.read_text().splitlines()] == [
         *("started", "ended"),
         "refused",
