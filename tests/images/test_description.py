@@ -44,7 +44,6 @@ def test_the_dockerfile_starts_from_node_20_slim() -> None:
     assert {"python3", "python3-pip", "python3-venv", "curl", "git"} <= set(contents("base").apt)
 
 
-@pytest.mark.requirement("A-018", "A-019")
 def test_the_default_image_is_to_have_the_runtimes_and_tools_of_the_spec() -> None:
     wanted = contents("full")
     tried = [*wanted.checks, *wanted.wishes]

@@ -1,0 +1,117 @@
+"""`kakoi install`: the answers of install.sh, from the same lists; and orders to `kakoi image`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doors.calling import Home
+
+PIP = '#!/bin/sh\nprintf "%s\\n" "$@" >asked\nif [ -e broken ]; then echo "no such thing" >&2; exit 1; fi\n'
+
+
+@pytest.fixture
+def kakoi(home: Home) -> Home:
+    """In a project whose pip only says what it was asked; on the host, since nothing is confined."""
+    home.write(home.project / ".venv" / "bin" / "pip", PIP).chmod(0o755)
+    home.write(home.project / ".venv" / "pyvenv.cfg", "")
+    return Home(home.root, {"KAKOI_SANDBOX": "host", "INSTALL_LOG_DIR": str(home.root / "logs")})
+
+
+def logged(home: Home) -> list[dict[str, Any]]:
+    files = sorted((home.root / "logs").glob("install-*.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+@pytest.mark.requirement("E-013", "E-014", "E-026")
+def test_a_listed_package_is_installed_and_another_refused(kakoi: Home) -> None:
+    status, output, said = kakoi("install", "pip", "requests[socks]>=2,<3")
+    assert (status, output) == (0, "installed requests[socks]>=2,<3\n"), said
+    asked = (kakoi.project / "asked").read_text().splitlines()
+    assert (asked[0], asked[-1]) == ("install", "requests[socks]>=2,<3")
+    status, _, said = kakoi("install", "pip", "evil")
+    assert status == 1
+    assert "`evil` is refused: it is not on the list" in said
+    assert [(entry["package"], entry["status"]) for entry in logged(kakoi)] == [
+        ("requests[socks]>=2,<3", "success"),
+        ("evil", "rejected"),
+    ]
+
+
+@pytest.mark.requirement("E-020")
+@pytest.mark.parametrize("package", ["--index-url=x", "-r", "--json", "../x", "a\nb", "\x1b[2J"])
+def test_what_looks_like_an_option_is_a_name_that_is_not_listed(kakoi: Home, package: str) -> None:
+    status, output, said = kakoi("install", "pip", package)
+    assert (status, output) == (1, "")
+    assert "\x1b" not in said
+    assert not (kakoi.project / "asked").exists()
+
+
+@pytest.mark.requirement("E-015")
+def test_a_failure_has_its_reason(kakoi: Home) -> None:
+    (kakoi.project / "broken").touch()
+    status, output, _ = kakoi("install", "--json", "pip", "requests")
+    assert status == 2
+    assert json.loads(output)["error"] == "no such thing"
+    assert logged(kakoi) == [json.loads(output)]
+
+
+@pytest.mark.requirement("E-016", "E-017", "X-37")
+def test_no_list_and_no_type_have_their_own_statuses(kakoi: Home) -> None:
+    empty = kakoi.root / "empty"
+    empty.mkdir()
+    assert kakoi("install", "--allowlist", str(empty), "pip", "requests")[0] == 3
+    assert [entry["error"] for entry in logged(kakoi)] == ["there is no list"]
+    for words in (["gem", "x"], ["pip"], []):
+        status, _, said = kakoi("install", *words)
+        assert (status, "hint: " in said) == (4, True)
+    assert len(logged(kakoi)) == 1
+
+
+def test_of_several_packages_the_worst_counts(kakoi: Home) -> None:
+    assert kakoi("install", "pip", "evil", "requests")[0] == 1
+    assert [entry["status"] for entry in logged(kakoi)] == ["rejected", "success"]
+
+
+@pytest.mark.requirement("X-34")
+def test_the_installer_works_where_direct_installation_is_refused(kakoi: Home) -> None:
+    kakoi.write(kakoi.config, "packages:\n  policy: allowlist\n")
+    status, _, said = kakoi("run", "pip install requests")
+    assert status == 126
+    assert "kakoi install TYPE PACKAGE" in said
+    assert kakoi("install", "pip", "requests")[0] == 0
+
+
+@pytest.mark.requirement("X-35")
+def test_apt_is_refused_without_a_container(kakoi: Home) -> None:
+    status, _, said = kakoi("install", "apt", "jq")
+    assert status == 2
+    assert "--container" in said
+
+
+def test_lists_of_ones_own_are_read_and_nonsense_in_them_told(kakoi: Home, tmp_path: Path) -> None:
+    kakoi.write(tmp_path / "lists" / "pip.txt", "mine==1.0\r\ntwo names\n")
+    status, _, said = kakoi("install", "--allowlist", str(tmp_path / "lists"), "pip", "mine")
+    assert status == 0
+    assert "this is no package: two names" in said
+    assert (kakoi.project / "asked").read_text().splitlines()[-1] == "mine==1.0"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tag", "-x"], "no name of an image"),
+        (["--apt", "--force"], "no name of a package"),
+        (["--apt", "jq=1.6"], "no name of a package"),
+        (["--apt", "a\nfull pip evil"], "no name of a package"),
+        (["--label", "no"], "is no label"),
+        (["--label", "a=b\nUSER root"], "is no label"),
+        (["--base", "$(id)"], "no name of an image"),
+    ],
+)
+def test_an_order_for_an_image_that_makes_no_sense_is_refused(
+    home: Home, words: list[str], said: str
+) -> None:
+    status, _, error = home("image", "build", "base", *words)
+    assert (status, said in error) == (2, True), error
