@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def test_apt_is_refused_where_there_is_no_network(box: Box, tmp_path: Path) -> N
 
 def test_a_dockerfile_build_runs_the_same_setup(image: str, tmp_path: Path) -> None:
     """From an image that has everything already, since there is no registry to pull from."""
-    name = "kakoi-test:from-dockerfile"
+    name = f"kakoi-test:from-dockerfile-{os.getpid()}"
     try:
         said = kakoi("image", "build", "base", "--base", image, "--tag", name, "--label", LABEL)  # fmt: skip
         assert said.returncode == 0, said.stderr

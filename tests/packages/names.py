@@ -22,6 +22,7 @@ ALLOWED: Final[list[tuple[Ecosystem, str, str]]] = [
     ("pip", "requests", "requests"),
     ("pip", "Requests", "Requests"),
     ("pip", "requests==2.32", "requests==2.32"),
+    ("pip", "requests==0", "requests==0"),
     ("pip", "requests[socks]", "requests[socks]"),
     ("pip", "requests[socks,use-chardet-on-py3]>=2,<3", "requests[socks,use-chardet-on-py3]>=2,<3"),
     ("pip", "requests~=2.32.0", "requests~=2.32.0"),

@@ -28,6 +28,7 @@ MANAGER = """#!/bin/sh
 printf '%s\\n' "${0##*/}" "$@" >>"$HOME/calls"
 echo >>"$HOME/calls"
 env >"$HOME/environment"
+while [ -e "$HOME/slow" ]; do sleep 0.05; done
 if [ -e "$HOME/broken" ]; then cat "$HOME/broken" >&2; exit 1; fi
 """
 
@@ -56,7 +57,7 @@ class Script:
     def remove_list(self, kind: str) -> None:
         (self.folder / "lists" / f"{kind}.txt").unlink(missing_ok=True)
 
-    def __call__(self, *words: str | bytes, **env: str) -> Ran:
+    def start(self, *words: str | bytes, **env: str) -> "subprocess.Popen[bytes]":
         environ = {
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
             "HOME": f"{self.folder}/home",
@@ -65,10 +66,18 @@ class Script:
             **env,
         }
         argv = [*AS_USER, *SHELLS[self.shell], str(self.folder / "install.sh"), *words]
-        done = subprocess.run(
-            argv, env=environ, cwd=self.folder / "home", capture_output=True, timeout=120
+        return subprocess.Popen(
+            argv,
+            env=environ,
+            cwd=self.folder / "home",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
-        return Ran(done.returncode, done.stderr.decode(errors="replace"))
+
+    def __call__(self, *words: str | bytes, **env: str) -> Ran:
+        with self.start(*words, **env) as running:
+            _, said = running.communicate(timeout=120)
+        return Ran(running.returncode, said.decode(errors="replace"))
 
     def calls(self) -> list[list[str]]:
         """What the package managers were asked since the last time, each with its words."""

@@ -129,6 +129,25 @@ def test_a_log_that_cannot_be_written_is_a_warning(
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.requirement("E-023")
+def test_a_request_that_is_interrupted_is_logged(tmp_path: Path) -> None:
+    class Slow:
+        async def install(self, ecosystem: Ecosystem, wanted: str) -> Ran:
+            await asyncio.sleep(600)
+            return Ran(0)
+
+    async def run() -> None:
+        installer = Installer(CONFIG, Slow(), log=InstallLog(tmp_path), clock=lambda: NOON)
+        work = asyncio.ensure_future(installer.install(InstallRequest("pip", "requests")))
+        await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.wait([work])
+        assert work.cancelled()
+
+    asyncio.run(run())
+    assert [entry["error"] for entry in lines(tmp_path)] == ["interrupted"]
+
+
 def test_what_a_package_manager_said_is_logged_without_secrets(tmp_path: Path) -> None:
     said = "x" * 5000 + "\nERROR: https://me:hunter22@example.org/simple: 401\n"
     install("pip", "requests", said=Ran(1, "", said), logs=tmp_path)

@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -120,6 +122,23 @@ def test_every_request_is_one_line_of_json(script: Script) -> None:
         assert before <= moment <= datetime.now(UTC)
         assert entry["type"] == "pip"
         assert entry["status"] in ("success", "rejected", "failed")
+
+
+@pytest.mark.requirement("E-023")
+def test_a_request_that_is_interrupted_is_logged(script: Script) -> None:
+    slow, calls = (script.folder / "home" / name for name in ("slow", "calls"))
+    slow.touch()
+    with script.start("pip", "requests") as running:
+        deadline = time.monotonic() + 60
+        while not calls.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        running.send_signal(signal.SIGTERM)
+        slow.unlink()
+        running.communicate(timeout=60)
+    assert running.returncode == 2
+    assert [(entry["status"], entry["error"]) for entry in script.logged()] == [
+        ("failed", "interrupted")
+    ]
 
 
 def test_variables_that_name_another_source_are_not_passed_on(script: Script) -> None:

@@ -43,7 +43,7 @@ def command() -> None:
 @click.option("--without-registry", is_flag=True, help="From Debian's packages (mmdebstrap).")
 @click.option("--tag", metavar="NAME", help="[default: tasks.base_image; of base, with :base]")
 @click.option("--apt", multiple=True, metavar="NAME", help="One more package of Debian's.")
-@click.option("--uid", type=click.IntRange(1, 60000), default=1000, help="The agent's number.")
+@click.option("--uid", type=click.IntRange(1000, 60000), default=1000, help="The agent's number.")
 @click.option("--base", metavar="IMAGE", default="", help="To start from, if not node:20-slim.")
 @click.option(
     "--apt-sources",

@@ -234,6 +234,8 @@ shift
 }
 list=$lists/$type.txt
 worst=0
+package=
+trap 'record "$package" failed "" interrupted; exit 2' HUP INT TERM
 for package; do
     if [ -f "$list" ] && [ -r "$list" ]; then
         request "$package"

@@ -52,7 +52,13 @@ done
 command -v node >/dev/null || install_node "$(listed node)"
 
 other=$(getent passwd "$uid" | cut -d : -f 1)
-[ -z "$other" ] || [ "$other" = agent ] || userdel -r "$other"
+if [ -n "$other" ] && [ "$other" != agent ]; then
+    if [ "$uid" -lt 1000 ]; then
+        echo "setup.sh: user $uid is $other, of the system; the agent cannot have its number" >&2
+        exit 1
+    fi
+    userdel -r "$other"
+fi
 getent passwd agent >/dev/null || useradd --create-home --uid "$uid" --shell /bin/bash agent
 install -d -o agent -g agent /workspace /workspace/project /workspace/tmp /logs
 

@@ -8,6 +8,7 @@ exit status    what it means                      in the log
 4              there is no such type              nothing: there is no request to speak of
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,10 +90,17 @@ class Installer:
 
     async def install(self, request: InstallRequest) -> Installed:
         """Install one package. Every outcome is a value, and in the log when this returns."""
-        done = await self._install(request)
+        try:
+            done = await self._install(request)
+        except asyncio.CancelledError:
+            self._write(self._done(request, "failed", FAILED, error="interrupted"))
+            raise
+        self._write(done)
+        return done
+
+    def _write(self, done: Installed) -> None:
         if self._log is not None:
             self._log.append(done.result)
-        return done
 
     async def _install(self, request: InstallRequest) -> Installed:
         if self._lists.of(request.type) is None:
