@@ -8,11 +8,10 @@ The way in is always a `docker exec -i` that stays. Podman is driven by the same
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kakoi.errors import KakoiError, SandboxError
 from kakoi.process import ProcessExecutor
@@ -182,22 +181,6 @@ class DockerAdapter:
         """The way in, opened at first use and again after it was lost."""
         return await self._connection.channel()
 
-    @contextlib.asynccontextmanager
-    async def aside(self) -> AsyncIterator[Channel]:
-        """A channel into the container that stays, with a runner that ends with this block.
-
-        For what holds a secret: whoever comes later finds nothing of it in the memory of a
-        process. SandboxError: there is no such container yet.
-        """
-        if self._container is None:
-            raise SandboxError("there is no container that stays")
-        container = self._container
-        channel = await self._entry.enter(container.name, container.user, RunnerSettings())
-        try:
-            yield channel
-        finally:
-            await finish(channel.close())
-
     async def rename(self, name: str) -> None:
         """Give the container that stays another name; SandboxError if it does not run."""
         if self._container is None:
@@ -313,7 +296,11 @@ class DockerAdapter:
         channel = await self._entry.enter(container.name, container.user, settings)
         if not isinstance(channel, RunnerChannel) or os.geteuid() != 0:
             return channel
-        pid = await self._engine.pid(container.name)
+        try:
+            pid = await self._engine.pid(container.name)
+        except BaseException:
+            await finish(channel.close())
+            raise
         folder = self._config.env.get("TMPDIR") or _TEMPORARY
         return await shortened(channel, pid=pid, folder=folder)
 

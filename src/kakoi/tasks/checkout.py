@@ -64,7 +64,8 @@ class _Sleeps(Protocol):
 
 
 class Checkout:
-    """Puts a project into one environment. `channel` should be one that ends with it."""
+    """Puts projects into one environment. The runner at the end of `channel` sees the secret; no
+    command can look into its memory."""
 
     def __init__(
         self,

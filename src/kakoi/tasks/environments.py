@@ -328,9 +328,9 @@ class ExecutionEnvironmentManager:
 
     async def _clone_project(self, container_id: str, task: Task) -> None:
         environment = self._find(container_id)
-        async with environment.adapter.aside() as channel:
-            checkout = Checkout(channel, self._executor, self.options.clone)
-            await checkout.clone(task, self._credential_for(task.repository))
+        channel = await environment.adapter.channel()
+        checkout = Checkout(channel, self._executor, self.options.clone)
+        await checkout.clone(task, self._credential_for(task.repository))
 
     async def _install_dependencies(self, container_id: str) -> None:
         """Install what the project depends on. A failure is told, and the task goes on."""

@@ -1,0 +1,85 @@
+"""A manager of environments on a real engine, and servers of git beside it."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kakoi.audit import AuditLog
+from kakoi.config.credentials import credential_for
+from kakoi.process.executor import ProcessExecutor
+from kakoi.sandbox.adapter import Limits
+from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
+from tests.tasks.hosting import PYTHON, GitServer, containers, docker, now, start_server
+
+
+@pytest.fixture(scope="session")
+def engine() -> None:
+    """Skip where there is none, or fail where it is required."""
+    try:
+        docker("image", "inspect", PYTHON)
+    except (OSError, AssertionError) as error:
+        if "docker" in os.environ.get("KAKOI_REQUIRE", ""):
+            raise
+        pytest.skip(f"no docker engine with test images; scripts/engine start: {error}")
+
+
+@pytest.fixture(scope="session")
+def git(engine: None) -> Iterator[GitServer]:
+    owner = f"test-git-{uuid.uuid4()}"
+    try:
+        yield start_server(owner)
+    finally:
+        for each in containers(owner):
+            docker("rm", "-f", "-v", each)
+
+
+@pytest.fixture
+def owner(engine: None) -> Iterator[str]:
+    """A name for all containers of one test; none of them is left at its end."""
+    name = f"test-{uuid.uuid4()}"
+    yield name
+    left = containers(name)
+    for each in left:
+        docker("rm", "-f", "-v", each)
+    assert left == []
+
+
+Make = Callable[..., ExecutionEnvironmentManager]
+
+
+@pytest.fixture
+async def make(owner: str, tmp_path: Path) -> AsyncIterator[Make]:
+    """Managers with these options, and with `tokens` for variables; closed at the end."""
+    made: list[ExecutionEnvironmentManager] = []
+
+    def make(
+        *,
+        tokens: dict[str, str] | None = None,
+        clock: Callable[[], datetime] = now,
+        executor: ProcessExecutor | None = None,
+        kind: type[ExecutionEnvironmentManager] = ExecutionEnvironmentManager,
+        **options: Any,
+    ) -> ExecutionEnvironmentManager:
+        wanted = {"image": PYTHON, "limits": Limits(cpus=1.0), **options}
+        made.append(
+            kind(
+                EnvironmentOptions(**wanted),
+                clock=clock,
+                owner=owner,
+                executor=executor,
+                audit=AuditLog(tmp_path / "audit.jsonl", clock=now),
+                credential_for=lambda address: credential_for(address, tokens or {}),
+            )
+        )
+        return made[-1]
+
+    yield make
+    for each in made:
+        for info in each.active():
+            await each.cleanup(info.task_uuid)
+        await each.close()

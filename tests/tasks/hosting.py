@@ -1,0 +1,83 @@
+"""Engines, servers of git and managers for the tests of environments."""
+
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kakoi.tasks.task import Task
+
+PYTHON = "kakoi-test:python"
+WAIT_S = 60.0
+TOKEN = "sentinel-5up3r53cr3t"
+
+
+def docker(*args: str, stdin: str | None = None) -> str:
+    done = subprocess.run(
+        ["docker", *args], capture_output=True, text=True, timeout=WAIT_S, input=stdin
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def containers(owner: str) -> list[str]:
+    form = ["--format", "{{.Names}}", "--filter", f"label=kakoi.owner={owner}"]
+    return sorted(docker("ps", "-a", *form).split())
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    limit = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < limit, "it did not happen"
+        time.sleep(0.05)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def a_task(
+    repository: str = "http://127.0.0.1:1/x.git",
+    *,
+    source: str | None = None,
+    target: str | None = None,
+) -> Task:
+    return Task(
+        uuid=f"t-{uuid.uuid4()}",
+        repository=repository,
+        kind="issue" if source is None else "pull_request",
+        source_branch=source,
+        target_branch=target,
+    )
+
+
+@dataclass(frozen=True)
+class GitServer:
+    """A container that serves git; see git_server.py."""
+
+    name: str
+    host: str
+
+    def url(self, path: str) -> str:
+        return f"http://{self.host}/{path}.git"
+
+    def seen(self) -> str:
+        with urllib.request.urlopen(f"http://{self.host}/seen", timeout=WAIT_S) as answer:
+            return str(answer.read().decode())
+
+
+def start_server(owner: str) -> GitServer:
+    name = f"kakoi-git-{uuid.uuid4()}"
+    script = Path(__file__).with_name("git_server.py").read_text("utf-8")
+    args = ["run", "-d", "--name", name, "--label", f"kakoi.owner={owner}"]
+    docker(*args, PYTHON, "python3", "-c", script, TOKEN)
+    form = "{{.NetworkSettings.IPAddress}}"
+    host = docker("container", "inspect", "--format", form, name)
+    state = ["container", "inspect", "--format", "{{.State.Running}}", name]
+    wait_until(lambda: "up" in docker("logs", name) or docker(*state) == "false")
+    assert docker(*state) == "true", docker("logs", name)
+    return GitServer(name, f"{host}:8080")
