@@ -134,6 +134,15 @@ async def test_a_job_keeps_its_limits(channel: Channel, sandbox: SandboxAdapter,
     assert await alive(sandbox, mark) == []
 
 
+async def test_a_job_with_a_limit_ends_when_its_command_does(channel: Channel) -> None:
+    for total_s, idle_s in ((600.0, None), (None, 600.0)):
+        command = Command(command="echo done", timeout_s=total_s, idle_timeout_s=idle_s)
+        job = await channel.start(command)
+        result = await channel.wait_job(job, wait_s=PATIENCE_S)
+        assert result is not None
+        assert (result.reason, result.exit_code) == (Reason.EXITED, 0)
+
+
 async def test_a_job_that_cannot_be_started_says_so(channel: Channel) -> None:
     job = await channel.start(Command(command=["kakoi-no-such-program"]))
     result = await channel.wait_job(job, wait_s=PATIENCE_S)

@@ -29,7 +29,7 @@ open_job() {
     *) exec 6<"$k_base/$k_input" ;;
     esac
     [ "$k_timeout$k_idle" = 00 ] || {
-        clock 5<&- 6<&- 7>&- 8>&- &
+        clock &
         k_spared="$k_spared $!"
     }
     printf '%s\n' "$k_spared" >"$k_files,spared"
@@ -64,6 +64,8 @@ pump() {
 # The time limits, in 1/100 s. Silence beyond the bound of the files cannot be seen, and is let be.
 clock() {
     trap - EXIT
+    # By `exec`: of what is closed for a function some shells keep copies, and the pumps would go on.
+    exec 5<&- 6<&- 7>&- 8>&-
     read -r k_self k_part </proc/self/stat
     k_spared="$k_spared $k_self" k_seen='' k_why=''
     while [ -z "$k_why" ]; do
