@@ -110,7 +110,7 @@ async def list_files(house: House, call: ToolCall) -> CallToolResult:
             {"name": shown(file.name), "kind": file.kind, "bytes": file.size} for file in files
         ],
     }
-    return said(with_trailer("\n".join(lines), f"{len(files)} entries", shown(path)), meta)
+    return said(with_trailer("\n".join(lines), f"entries: {len(files)}", shown(path)), meta)
 
 
 async def _perform(

@@ -231,7 +231,7 @@ async def list_jobs(house: House, call: ToolCall) -> CallToolResult:
             for job, session in ours
         ]
     }
-    return said(with_trailer("\n".join(lines), f"{len(ours)} jobs", f"{running} running"), meta)
+    return said(with_trailer("\n".join(lines), f"jobs: {len(ours)}", f"running: {running}"), meta)
 
 
 def _job_line(job: JobInfo, session: str) -> str:
