@@ -27,6 +27,13 @@ COMMANDS = {
     "hook": "Judge the commands of an agent that runs them itself.",
     "install": "Install packages that are on a list.",
     "image": "Make the images of environments, list and check them.",
+    "ps": "List the environments of tasks, and what they are doing.",
+    "exec": "Run a command in the environment of a task, judged and recorded.",
+    "cp": "Copy a file into the environment of a task, or out of it.",
+    "logs": "List the jobs of a task, or print what a job has written.",
+    "stop": "End the environment of a task and take it away.",
+    "prune": "Take away environments that were left behind.",
+    "stats": "Sum up what environments use, and what has failed.",
     "completion": "Print what a shell needs to complete these commands.",
     "version": "Say what is installed.",
 }

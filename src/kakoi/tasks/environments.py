@@ -24,7 +24,7 @@ from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Program, Tag
 from kakoi.sandbox.docker_container import default_owner, finish
 from kakoi.sandbox.docker_engine import Engine
-from kakoi.sandbox.docker_listing import Listed
+from kakoi.sandbox.docker_listing import Listed, Usage, usage_of
 from kakoi.tasks.checkout import PROJECT, Checkout, CloneError
 from kakoi.tasks.dependencies import steps_for
 from kakoi.tasks.lifecycle import Status
@@ -234,6 +234,11 @@ class ExecutionEnvironmentManager:
     def active(self) -> list[ContainerInfo]:
         """The environments that this manager has made and not cleaned up."""
         return [environment.info() for environment in self._active.values()]
+
+    async def usage(self) -> dict[str, Usage]:
+        """What environments that run use at this moment, by the names of their containers."""
+        names = [each.name for each in await self.existing() if each.status == "running"]
+        return await usage_of(self._engine, names)
 
     async def stats(self, counters: Counters | None = None) -> Stats:
         """What environments use, and what has failed: as counted here, if nobody says otherwise."""

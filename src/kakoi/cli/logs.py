@@ -1,0 +1,112 @@
+"""`kakoi logs`: the jobs of a task, and what a job has written."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kakoi.cli.live import OutputClosed, write_all
+from kakoi.cli.managing import config_option, in_words, json_option, manager_from
+from kakoi.errors import SandboxError
+from kakoi.printable import shown
+from kakoi.runner.commands import Channel, JobInfo, Stream
+from kakoi.tasks.environments import ExecutionEnvironmentManager
+
+_WAIT_S: Final = 5.0
+
+
+@click.command(epilog="Exit status: 0, 2 wrong usage, or there is no such task or job.")
+@click.argument("name", metavar="TASK|JOB")
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Where to begin, in bytes.")
+@click.option("--stderr", "is_stderr", is_flag=True, help="Standard error, not standard output.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@json_option
+@config_option
+def command(
+    *,
+    name: str,
+    offset: int,
+    is_stderr: bool,
+    follow: bool,
+    as_json: bool,
+    config_file: Path | None,
+) -> None:
+    """List the jobs of TASK, or print what JOB has written.
+
+    Jobs are commands that run in the background. Of one that has ended the output is kept for a
+    while.
+    """
+    stream: Stream = "stderr" if is_stderr else "stdout"
+    manager = manager_from(config_file)
+    try:
+        asyncio.run(_show(manager, name, stream, offset, follow=follow, as_json=as_json))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OutputClosed:
+        sys.exit(141)
+
+
+async def _show(
+    manager: ExecutionEnvironmentManager,
+    name: str,
+    stream: Stream,
+    offset: int,
+    *,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    running = [each.task for each in await manager.existing() if each.status == "running"]
+    if name in running:
+        async with manager.attached(name) as environment:
+            jobs = await (await environment.adapter.channel()).list_jobs()
+        _list(jobs, as_json=as_json)
+        return
+    for task in running:
+        async with manager.attached(task) as environment:
+            channel = await environment.adapter.channel()
+            if name in [job.id for job in await channel.list_jobs()]:
+                await _print(channel, name, stream, offset, follow=follow)
+                return
+    raise SandboxError(
+        f"there is no task or job `{name}` that runs", hint="`kakoi ps` lists the tasks"
+    )
+
+
+def _list(jobs: list[JobInfo], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([_as_dict(job) for job in jobs], indent=2))
+        return
+    for job in jobs:
+        state = "running" if job.result is None else f"{job.result.reason} {job.result.exit_code}"
+        written = job.stdout_bytes + job.stderr_bytes
+        age = in_words(job.started_s_ago)
+        text = shown(job.command)[:60]
+        click.echo(f"{shown(job.id):<16}  {state:<12} {age:>5}  {written:>10} B  {text}")
+
+
+def _as_dict(job: JobInfo) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "command": job.command,
+        "started_s_ago": round(job.started_s_ago, 1),
+        "running": job.running,
+        "exit_code": None if job.result is None else job.result.exit_code,
+        "reason": None if job.result is None else job.result.reason,
+        "stdout_bytes": job.stdout_bytes,
+        "stderr_bytes": job.stderr_bytes,
+    }
+
+
+async def _print(channel: Channel, job: str, stream: Stream, offset: int, *, follow: bool) -> None:
+    while True:
+        wait_s = _WAIT_S if follow else 0
+        part = await channel.read_output(job, stream, offset=offset, wait_s=wait_s)
+        with contextlib.suppress(BlockingIOError):
+            await asyncio.to_thread(write_all, 1, part.data)
+        offset = part.next_offset
+        if part.ended or (not part.data and not follow):
+            return

@@ -1,0 +1,218 @@
+"""The commands about environments of tasks, on real containers that another process has made."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from kakoi.audit import AuditLog, Event, read
+from kakoi.runner.commands import MAX_FILE_BYTES, Command
+from kakoi.tasks.checkout import CloneError
+from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
+from kakoi.tasks.task import Task
+from tests.doors.conftest import has_image, need
+from tests.doors.terminals import Door
+
+pytestmark = pytest.mark.anyio
+
+IMAGE = "kakoi-test:python"
+
+
+def docker(*args: str) -> str:
+    done = subprocess.run(["docker", *args], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def containers(owner: str) -> list[str]:
+    return docker("ps", "-aq", "--filter", f"label=kakoi.owner={owner}").split()
+
+
+@pytest.fixture
+def owner() -> Iterator[str]:
+    need("docker", is_there=has_image(IMAGE))
+    name = f"test-{uuid.uuid4()}"
+    yield name
+    left = containers(name)
+    for each in left:
+        docker("rm", "-f", "-v", each)
+    assert left == []
+
+
+@pytest.fixture
+def tasks(door: Door, owner: str) -> Door:
+    return replace(door, env={"KAKOI_OWNER": owner, "EXECUTOR_BASE_IMAGE": IMAGE})
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> str:
+    script = "git init -q -b main p; cd p; echo hello >hello.txt; git add .; git -c user.name=a -c user.email=a@b commit -qm x"
+    subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True)
+    return f"file://{tmp_path}/p"
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@contextlib.asynccontextmanager
+async def an_environment(
+    tasks: Door, owner: str, repository: str
+) -> AsyncIterator[tuple[ExecutionEnvironmentManager, str]]:
+    """A manager, and a task that it has prepared."""
+    options = EnvironmentOptions(image=IMAGE)
+    audit = AuditLog(tasks.log, clock=now)
+    manager = ExecutionEnvironmentManager(options, clock=now, owner=owner, audit=audit)
+    task = Task(uuid=f"t-{uuid.uuid4()}", repository=repository)
+    await manager.prepare(task)
+    try:
+        yield manager, task.uuid
+    finally:
+        await manager.cleanup(task.uuid)
+
+
+def call(door: Door, *words: str, stdin: bytes = b"", status: int = 0) -> str:
+    """What it writes to standard output; to standard error, if it is to fail."""
+    found, out, err = door(*words, stdin=stdin)
+    assert found == status, (out, err)
+    return out if status == 0 else err
+
+
+@pytest.mark.requirement("A-102")
+async def test_an_environment_is_listed_entered_and_summed_up(
+    tasks: Door, owner: str, repository: str
+) -> None:
+    async with an_environment(tasks, owner, repository) as (manager, task):
+        with pytest.raises(CloneError):
+            await manager.prepare(Task(uuid="lost", repository=f"{repository}-gone"))
+
+        def look() -> None:
+            assert call(tasks, "exec", task, "--", "cat", "hello.txt") == "hello\n"
+            assert call(tasks, "exec", task, "wc -c | tr -d ' '", stdin=b"four") == "4\n"
+            assert tasks("exec", task, "exit 7")[0] == 7
+            assert "deny" in call(tasks, "exec", task, "rm -rf /", status=126)
+            assert "timed out" in call(
+                tasks, "exec", "--timeout", "1", task, "sleep 60", status=124
+            )
+            told = json.loads(call(tasks, "exec", "--json", task[:20], "pwd"))
+            assert (told["stdout"], told["sandbox"]) == ("/workspace/project\n", "docker")
+            (row,) = json.loads(call(tasks, "ps", "--json"))
+            assert (row["task"], row["state"], row["last_command"]) == (task, "running", "pwd")
+            assert row["memory_bytes"] > 0
+            assert row["age_s"] < 120
+            head, line = call(tasks, "ps").splitlines()
+            assert head.startswith("TASK")
+            assert line.startswith(task)
+            assert line.endswith("pwd")
+            stats = json.loads(call(tasks, "stats", "--json"))
+            assert (stats["environments"], stats["leftovers"]) == (1, 0)
+            assert (stats["create_failures"], stats["clone_failures"], stats["timeouts"]) == (
+                0,
+                1,
+                1,
+            )
+            assert "kakoi_timeouts_total 1\n" in call(tasks, "stats", "--prometheus")
+            assert "clone failures   1" in call(tasks, "stats")
+
+        await asyncio.to_thread(look)
+        started = [record for record in read(tasks.log) if record.event is Event.STARTED]
+        assert {record.task for record in started} == {task, "lost"}
+
+
+async def test_files_are_copied_both_ways_within_bounds(
+    tasks: Door, owner: str, repository: str, tmp_path: Path
+) -> None:
+    data = bytes(range(256)) * 1000
+    here = tasks.workspace / "here.bin"
+    here.write_bytes(data)
+    big = tmp_path / "big"
+    big.touch()
+    with big.open("r+b") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+
+    def copy(task: str) -> None:
+        call(tasks, "cp", "here.bin", f"{task}:sub.bin")
+        call(tasks, "cp", f"{task}:sub.bin", "back.bin")
+        assert (tasks.workspace / "back.bin").read_bytes() == data
+        call(tasks, "cp", f"{task}:/workspace/project/hello.txt", ".")
+        assert (tasks.workspace / "hello.txt").read_text() == "hello\n"
+        assert "at most 64 MiB" in call(tasks, "cp", str(big), f"{task}:big", status=2)
+        assert "No such file" in call(tasks, "cp", f"{task}:none", "x", status=2)
+        assert "No such file" in call(tasks, "cp", "none", f"{task}:x", status=2)
+        assert "one of SOURCE and TARGET" in call(tasks, "cp", "a", "b", status=2)
+        assert "no environment" in call(tasks, "cp", "here.bin", "nobody:x", status=2)
+        # Judged as the command that would do it.
+        assert call(tasks, "cp", "here.bin", f"{task}:/etc/x", status=2)
+        assert call(tasks, "cp", f"{task}:/etc/shadow", "shadow", status=2)
+        assert not (tasks.workspace / "shadow").exists()
+
+    async with an_environment(tasks, owner, repository) as (_, task):
+        await asyncio.to_thread(copy, task)
+
+
+async def test_the_output_of_a_job_is_read_by_another_process(
+    tasks: Door, owner: str, repository: str
+) -> None:
+    async with (
+        an_environment(tasks, owner, repository) as (manager, task),
+        manager.attached(task) as environment,
+    ):
+        script = "echo one; echo bad >&2; echo two; cat"
+        job = await environment.gate.start(Command(command=script, stdin_open=True))
+        channel = await environment.adapter.channel()
+        part = await channel.read_output(job, "stdout", offset=4, wait_s=30)
+        assert part.data
+
+        def look() -> None:
+            (row,) = json.loads(call(tasks, "logs", "--json", task))
+            assert (row["id"], row["running"]) == (job, True)
+            assert job in call(tasks, "logs", task)
+            assert call(tasks, "logs", job) == "one\ntwo\n"
+            assert call(tasks, "logs", "--offset", "4", job) == "two\n"
+            assert call(tasks, "logs", "--stderr", job) == "bad\n"
+            assert "no task or job" in call(tasks, "logs", "nothing", status=2)
+
+        await asyncio.to_thread(look)
+        await channel.write_stdin(job, b"three\n", close=True)
+        assert await asyncio.to_thread(call, tasks, "logs", "-f", job) == "one\ntwo\nthree\n"
+
+
+async def test_environments_are_stopped_and_pruned(
+    tasks: Door, owner: str, repository: str
+) -> None:
+    async with an_environment(tasks, owner, repository) as (_, task):
+        name = f"coding-agent-exec-{task}"
+
+        def end() -> None:
+            assert call(tasks, "prune") == ""
+            assert (
+                call(tasks, "prune", "--older-than", "0", "--dry-run") == f"would remove {name}\n"
+            )
+            assert "is no time" in call(tasks, "prune", "--older-than", "soon", status=2)
+            assert call(tasks, "stop", task) == f"{task}\n"
+            assert "no environment" in call(tasks, "stop", task, status=2)
+            assert call(tasks, "ps") == ""
+            assert call(tasks, "ps", "--json") == "[]\n"
+            assert "no environment" in call(tasks, "exec", task, "true", status=125)
+            left = f"coding-agent-exec-{uuid.uuid4()}"
+            docker("create", "--name", left, "--label", f"kakoi.owner={owner}", IMAGE, "true")
+            answer = json.loads(call(tasks, "prune", "--older-than", "0", "--json"))
+            assert answer == {"removed": [left], "left": []}
+
+        await asyncio.to_thread(end)
+        assert containers(owner) == []
+
+
+def test_without_an_engine_it_says_so(door: Door) -> None:
+    gone = replace(door, env={"DOCKER_HOST": "unix:///nonexistent.sock"})
+    for words in (["ps"], ["stats"], ["prune"], ["stop", "x"], ["logs", "x"], ["cp", "x:a", "b"]):
+        said = call(gone, *words, status=2)
+        assert said.startswith("kakoi: ")
+        assert "hint:" in said
