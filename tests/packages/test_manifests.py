@@ -35,7 +35,8 @@ flask-login==0.6.3\r
 
 
 @pytest.mark.requirement("X-34")
-@pytest.mark.parametrize("line", ["evil", "-r other.txt", "-e .", "--index-url https://x", "requests @ https://x/y.whl", "git+https://x/requests", "./requests", "requests --global-option=x", "requests evil", "flask-login", "flask-login>=0", "requests\x0cevil", "requests\u2028evil", "requests==1.zip", "# note\x0cevil", "# note\u2028evil", "# note \\\nevil", "requests \\\n# x \\\nevil", "requests --config-settings=x=y", "requests; a -e evil", "requests \\\n evil"])  # fmt: skip
+@pytest.mark.parametrize("line", ["evil", "-r other.txt", "-e .", "--index-url https://x", "requests @ https://x/y.whl", "git+https://x/requests", "./requests", "requests --global-option=x", "requests evil", "flask-login", "flask-login>=0", "requests\x0cevil", "requests\u2028evil", "requests==1.zip", "# note\x0cevil", "# note\u2028evil", "# note \\\nevil", "requests \\\n# x \\\nevil", "requests --config-settings=x=y", "requests; a -e evil",
+        "; evil", "requests \\\n evil"])  # fmt: skip
 def test_one_entry_that_is_not_listed_is_named(line: str) -> None:
     found = objections("requirements.txt", f"requests\n{line}\npytest\n")
     assert len(found) == 1

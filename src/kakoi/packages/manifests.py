@@ -59,7 +59,7 @@ def _python_entries(text: str) -> Iterator[str]:
     for line in _joined(text):
         entry = _HASH.sub("", _COMMENT.sub("", line)).strip()
         if not re.search(r"(^|\s)-", entry):
-            entry = entry.partition(";")[0].strip()  # A marker says when, not what.
+            entry = entry.partition(";")[0].strip() or entry  # A marker says when, not what.
         if entry:
             yield _AROUND.sub(r"\1", re.sub(r"\s*(\[[^][]*\])\s*", r"\1", entry))
 
