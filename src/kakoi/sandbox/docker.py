@@ -129,6 +129,11 @@ class DockerAdapter:
         current = self._container or self._guest
         return None if current is None else current.name
 
+    @property
+    def container_id(self) -> str:
+        """The engine's own name for a container that stays; empty if it was not made here."""
+        return "" if self._container is None else self._container.id
+
     # --- Can it be used? ---------------------------------------------------------------------
 
     async def availability(self) -> Availability:
@@ -182,14 +187,13 @@ class DockerAdapter:
         return await self._connection.channel()
 
     async def rename(self, name: str) -> None:
-        """Give the container that stays another name; SandboxError if it does not run."""
+        """Give the container that stays another name."""
         if self._container is None:
             raise SandboxError("there is no container that stays")
         args = ["rename", self._container.name, name]
         await self._engine.must(args, doing="renaming a container", about=self._container.name)
         self._container.name = name
         self._tag = dataclasses.replace(self._tag, name=name)
-        await self._container.check()
 
     async def close(self) -> None:
         """Give the channel up, and leave a container that stays alone, with its jobs."""

@@ -145,6 +145,7 @@ class Container:
     def __init__(self, engine: Engine, name: str, user: str, *, view_of: str = "") -> None:
         self.name = name
         self.user = user
+        self.id = ""  # Known once it was made here.
         self._engine = engine
         self._view_of = view_of
 
@@ -155,7 +156,9 @@ class Container:
         # From the beginning: an engine looks for it already when it creates a container.
         async with mountable(plan):
             try:
-                await engine.must(create_args(plan), doing="creating a container", about=plan.name)
+                words = create_args(plan)
+                made = await engine.must(words, doing="creating a container", about=plan.name)
+                container.id = made.strip()
                 if plan.directories:
                     await engine.make_directories(
                         plan.name, plan.directories, uid=plan.uid, gid=plan.gid

@@ -132,6 +132,7 @@ class ExecutionEnvironmentManager:
                     raise
         finally:
             self._preparing.discard(task.uuid)
+            self._pool.refill(self.options.container)
 
     async def _prepare(self, task: Task) -> ContainerInfo:
         container_id = await self._create_container(task)
@@ -312,10 +313,7 @@ class ExecutionEnvironmentManager:
         if claimed is None:
             await self._open(adapter, name)
         environment.lifecycle.move(Status.INITIALIZING)
-        asked = ["container", "inspect", "--format", "{{.Id}}", name]
-        environment.container_id = (
-            await self._engine.must(asked, doing="looking at a container", about=name)
-        ).strip()
+        environment.container_id = adapter.container_id
         return environment.container_id
 
     async def _open(self, adapter: DockerAdapter, name: str) -> None:

@@ -53,6 +53,7 @@ class Pool:
         self._remove = remove
         self._waiting: list[_Waiting] = []
         self._refilling: asyncio.Task[None] | None = None
+        self._filling = asyncio.Lock()
         self._is_closed = False
         self._coming = ""
 
@@ -62,25 +63,23 @@ class Pool:
         return [*(each.name for each in self._waiting), *([self._coming] if self._coming else [])]
 
     async def claim(self, settings: DockerSettings, name: str) -> DockerAdapter | None:
-        """One of exactly these settings, under its new name; None if none is there.
-
-        Whatever comes of it, the pool is filled up in the background.
-        """
-        if not self._size:
+        """One of exactly these settings, under its new name; None if none is there."""
+        if not self._waiting:
             return None
-        try:
-            key = await self._key(settings)
-            while found := next((each for each in self._waiting if each.key == key), None):
-                # Out of the list before anything is awaited: nobody else gets it.
-                self._waiting.remove(found)
-                if await self._hand_over(found, name):
-                    return found.adapter
-            return None
-        finally:
-            self._refill(settings)
+        key = await self._key(settings)
+        while found := next((each for each in self._waiting if each.key == key), None):
+            # Out of the list before anything is awaited: nobody else gets it.
+            self._waiting.remove(found)
+            if await self._hand_over(found, name):
+                return found.adapter
+        return None
 
     async def fill(self, settings: DockerSettings) -> None:
         """Make what is missing, and take away what nobody will claim any more."""
+        async with self._filling:
+            await self._fill(settings)
+
+    async def _fill(self, settings: DockerSettings) -> None:
         key = await self._key(settings)
         for each in [each for each in self._waiting if not self._is_good(each, key)]:
             self._waiting.remove(each)
@@ -110,6 +109,8 @@ class Pool:
         try:
             if self._is_good(waiting, waiting.key):
                 await waiting.adapter.rename(name)
+                # Does it live? If not, the channel is lost, and a new one says why there is none.
+                await (await waiting.adapter.channel()).stat_file("/")
                 return True
         except KakoiError as error:  # Somebody has stopped it or taken it away.
             _log.warning("a waiting container cannot be used: %s", error)
@@ -120,8 +121,10 @@ class Pool:
         await finish(self._take_away(waiting.name, waiting.adapter))
         return False
 
-    def _refill(self, settings: DockerSettings) -> None:
-        if not self._is_closed and (self._refilling is None or self._refilling.done()):
+    def refill(self, settings: DockerSettings) -> None:
+        """Fill it up in the background: after a task has what it needs, which would wait longer."""
+        is_idle = self._refilling is None or self._refilling.done()
+        if self._size and is_idle and not self._is_closed:
             self._refilling = asyncio.get_running_loop().create_task(self._try_to_fill(settings))
 
     async def _try_to_fill(self, settings: DockerSettings) -> None:

@@ -1,0 +1,169 @@
+"""What the environment of a task costs: prepared cold and from the pool, used, many at once, gone.
+
+    python bench/environments.py [--image IMAGE] [--at-once N] [--save]
+
+Needs a Docker engine and an image with git. Everything is a ratio to bare `docker` and `git` in
+the same run: `docker run` plus `git clone` over HTTP from a server in another container.
+`--save` adds the table to bench/results/.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
+from kakoi.tasks.task import Task, container_name
+from tests.tasks.hosting import GitServer, containers, docker, start_server
+
+TIMES = 5
+COMMANDS = 50
+Rows = list[tuple[str, str, str]]
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def a_task(git: GitServer) -> Task:
+    return Task(uuid=f"bench-{uuid.uuid4()}", repository=git.url("open/project"))
+
+
+async def p50(work: Callable[[], Awaitable[object]], times: int = TIMES) -> float:
+    """Median milliseconds."""
+    samples = []
+    for _ in range(times):
+        start = time.perf_counter()
+        await work()
+        samples.append((time.perf_counter() - start) * 1000)
+    return statistics.median(samples)
+
+
+async def bare(*args: str) -> None:
+    await asyncio.to_thread(docker, *args)
+
+
+class Bench:
+    def __init__(self, image: str, owner: str, git: GitServer) -> None:
+        self.image = image
+        self.owner = owner
+        self.git = git
+        self.rows: Rows = []
+
+    def manager(self, pool_size: int = 0) -> ExecutionEnvironmentManager:
+        options = EnvironmentOptions(
+            image=self.image, pool_size=pool_size, install_dependencies=False
+        )
+        return ExecutionEnvironmentManager(options, clock=now, owner=self.owner)
+
+    def row(self, what: str, value_ms: float, base_ms: float | None = None, of: str = "") -> None:
+        ratio = "" if base_ms is None else f"{value_ms / base_ms:.2f} x {of}"
+        self.rows.append((what, f"{value_ms:.0f} ms", ratio))
+
+    async def bare_run(self, name: str) -> None:
+        label = f"kakoi.owner={self.owner}"
+        limits = ["--memory", "4g", "--cpus", "2", "--pids-limit", "512", "--init"]
+        await bare(
+            "run", "-d", "--name", name, "--label", label, *limits, self.image, "sleep", "600"
+        )
+        url = self.git.url("open/project")
+        await bare("exec", name, "git", "clone", "-q", "--depth", "1", url, "/tmp/project")
+
+    async def preparing(self) -> None:
+        names = [f"bench-{uuid.uuid4()}" for _ in range(TIMES)]
+        todo = iter(names)
+        base = await p50(lambda: self.bare_run(next(todo)))
+        todo = iter(names)
+        base_end = await p50(lambda: bare("rm", "-f", "-v", next(todo)))
+        self.row("bare: docker run + git clone", base)
+
+        for what, size in (("cold", 0), ("from the pool", TIMES)):
+            manager = self.manager(size)
+            await manager.warm()
+            given = iter([a_task(self.git) for _ in range(TIMES)])
+            made = await p50(lambda m=manager, g=given: m.prepare(next(g)))  # type: ignore[misc]
+            self.row(f"prepare, {what}", made, base, "bare")
+            await manager.close()
+            left = iter([each.task_uuid for each in manager.active()])
+            ended = await p50(lambda m=manager, g=left: m.cleanup(next(g)))  # type: ignore[misc]
+            self.row(f"cleanup, {what}", ended, base_end, "docker rm -f")
+
+    async def executing(self) -> None:
+        manager = self.manager()
+        task = a_task(self.git)
+        info = await manager.prepare(task)
+        ours, theirs = [], []
+        for _ in range(5):
+            theirs.append(await p50(lambda: bare("exec", info.name, "true"), 3))
+            ours.append(
+                await p50(lambda: manager.execute(info.container_id, "true"), COMMANDS // 5)
+            )
+        p50_ours, p50_theirs = statistics.median(ours), statistics.median(theirs)
+        ratio = f"docker exec takes {p50_theirs / p50_ours:.0f} x ({p50_theirs:.0f} ms)"
+        self.rows.append(("execute `true`", f"{p50_ours:.1f} ms", ratio))
+        await manager.cleanup(task.uuid)
+
+    async def at_once(self, count: int) -> None:
+        manager = self.manager()
+        tasks = [a_task(self.git) for _ in range(count)]
+        names = [container_name(task.uuid) for task in tasks]
+        start = time.perf_counter()
+        await asyncio.gather(*(self.bare_run(name) for name in names))
+        base = (time.perf_counter() - start) * 1000
+        await asyncio.gather(*(bare("rm", "-f", name) for name in names))
+        self.row(f"bare: {count} at once", base)
+        start = time.perf_counter()
+        await asyncio.gather(*(manager.prepare(task) for task in tasks))
+        self.row(f"prepare {count} at once", (time.perf_counter() - start) * 1000, base, "bare")
+        start = time.perf_counter()
+        await asyncio.gather(*(manager.cleanup(task.uuid) for task in tasks))
+        self.row(f"clean {count} up at once", (time.perf_counter() - start) * 1000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--image", default="kakoi-test:python")
+    parser.add_argument("--at-once", type=int, default=10)
+    parser.add_argument("--save", action="store_true")
+    options = parser.parse_args()
+    try:
+        subprocess.run(
+            ["docker", "image", "inspect", options.image], capture_output=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        print(f"no docker engine with {options.image}: nothing is measured")
+        return
+    owner = f"bench-{uuid.uuid4()}"
+    try:
+        bench = Bench(options.image, owner, start_server(owner))
+        asyncio.run(run(bench, options.at_once))
+    finally:
+        for each in containers(owner):
+            docker("rm", "-f", "-v", each)
+    text = "\n".join(f"{what:<34} {value:>10}   {ratio}" for what, value, ratio in bench.rows)
+    print(text)
+    if options.save:
+        day = f"{now():%Y-%m-%d}"
+        path = Path(__file__).parent / "results" / f"{day}-environments.txt"
+        machine = f"{day}, {os.cpu_count()} processors, Linux {platform.release()}"
+        path.write_text(f"{machine}\n\n{text}\n", "utf-8")
+
+
+async def run(bench: Bench, count: int) -> None:
+    await bench.preparing()
+    await bench.executing()
+    await bench.at_once(count)
+
+
+if __name__ == "__main__":
+    main()
