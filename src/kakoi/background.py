@@ -73,6 +73,12 @@ class Background:
             raise RuntimeError("Python is ending; nothing is opened any more")
         self._held.add(slot)
 
+    def release(self) -> None:
+        """Close all that is held open, and wait for that. What is used again is opened anew."""
+        closing = [_UnderWay(slot.close(), self._loop).done for slot in list(self._held)]
+        closing += [under_way.done for under_way in list(self._unwatched)]
+        concurrent.futures.wait(closing, timeout=_EXIT_S)
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()

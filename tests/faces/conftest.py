@@ -1,8 +1,18 @@
 """Every face with a workspace, a record and settings of its own."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from kakoi.background import background
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    """Sandboxes are kept for a next command, which is not to be another test's."""
+    yield
+    background().release()
 
 
 @pytest.fixture(autouse=True)

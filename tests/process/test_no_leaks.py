@@ -120,6 +120,7 @@ def test_a_spawn_that_is_thrown_away_lets_go_of_everything_and_its_tree_dies(
 ) -> None:
     """As after `loop.stop()`: nobody will ever await it again."""
     before = open_descriptors()
+    threads = threading.enumerate()
     program, *args = tree_argv("daemons", witness.pipe, then="stay()")
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # "Task was destroyed": it was, on purpose.
@@ -131,7 +132,7 @@ def test_a_spawn_that_is_thrown_away_lets_go_of_everything_and_its_tree_dies(
     gc.collect()
     witness.wait_until_nobody_is_alive()
     for thread in threading.enumerate():
-        if thread is not threading.current_thread():
+        if thread not in threads:
             thread.join(PATIENCE_S)
     assert open_descriptors() == before
     assert children_of_ours() == []
