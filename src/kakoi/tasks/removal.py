@@ -53,9 +53,12 @@ class Removal:
         return [each for each in found if each.name.startswith((PREFIX, HELPER))]
 
     async def sweep(self, *, older_than: timedelta, keep: Collection[str]) -> list[str]:
-        """Remove what is stale, but for the names in `keep`; returns what is gone."""
-        found = stale(await self.existing(), now=self._clock(), older_than=older_than)
-        names = [each.name for each in found if each.name not in keep]
+        """Remove what is stale or left over, but for the names in `keep`; returns what is gone."""
+        found = await self.existing()
+        # The engine was not there to say that they are gone.
+        self.leftovers &= {each.name for each in found}
+        old = {each.name for each in stale(found, now=self._clock(), older_than=older_than)}
+        names = sorted((old | self.leftovers) - set(keep))
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def remove(name: str) -> bool:
