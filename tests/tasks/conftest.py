@@ -62,6 +62,7 @@ async def make(owner: str, tmp_path: Path) -> AsyncIterator[Make]:
         tokens: dict[str, str] | None = None,
         clock: Callable[[], datetime] = now,
         executor: ProcessExecutor | None = None,
+        ssh_env: dict[str, str] | None = None,
         kind: type[ExecutionEnvironmentManager] = ExecutionEnvironmentManager,
         **options: Any,
     ) -> ExecutionEnvironmentManager:
@@ -72,6 +73,7 @@ async def make(owner: str, tmp_path: Path) -> AsyncIterator[Make]:
                 clock=clock,
                 owner=owner,
                 executor=executor,
+                ssh_env=ssh_env,
                 audit=AuditLog(tmp_path / "audit.jsonl", clock=now),
                 credential_for=lambda address: credential_for(address, tokens or {}),
             )

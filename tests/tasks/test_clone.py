@@ -325,13 +325,14 @@ async def test_an_ssh_address_is_fetched_here_without_a_prompt(
     program = tmp_path / "bin" / "ssh"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\nfor last; do :; done\neval "$last"\n'
+        f'#!/bin/sh\necho "$@ $SSH_AUTH_SOCK" >>{tmp_path}/asked\nfor last; do :; done\neval "$last"\n'
     )
     program.chmod(0o755)
     executor = ProcessExecutor(base_env={"PATH": f"{program.parent}:{os.environ['PATH']}"})
     task = a_task(f"git@host.example:{repository}", source="feature")
-    async with make(executor=executor).open(task):
+    async with make(executor=executor, ssh_env={"SSH_AUTH_SOCK": "/agent"}).open(task):
         assert inside(task, "git rev-parse --abbrev-ref HEAD") == "feature"
     asked = (tmp_path / "asked").read_text()
     assert "BatchMode=yes" in asked
     assert "git@host.example" in asked
+    assert asked.endswith(" /agent\n")

@@ -3,6 +3,7 @@
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from kakoi.audit import AuditLog
 from kakoi.config.credentials import credential_for
@@ -14,6 +15,8 @@ from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.select import engine_environment
 from kakoi.tasks.checkout import CloneOptions
 from kakoi.tasks.environments import WORKSPACE, EnvironmentOptions, ExecutionEnvironmentManager
+
+_SSH: Final = ("SSH_AUTH_SOCK",)
 
 
 def environment_manager(
@@ -28,6 +31,7 @@ def environment_manager(
         approver=approver,
         engine_env=engine_environment(os.environ),
         credential_for=credential_for,
+        ssh_env={name: os.environ[name] for name in _SSH if name in os.environ},
         audit=AuditLog(path, clock=now),
     )
 

@@ -64,8 +64,11 @@ class _Sleeps(Protocol):
 
 
 class Checkout:
-    """Puts projects into one environment. The runner at the end of `channel` sees the secret; no
-    command can look into its memory."""
+    """Puts projects into one environment.
+
+    `channel`: the runner at its end sees the secret; no command can look into its memory.
+    `ssh_env`: variables of ssh on this machine, such as that of its agent.
+    """
 
     def __init__(
         self,
@@ -73,9 +76,11 @@ class Checkout:
         executor: ProcessExecutor,
         options: CloneOptions,
         *,
+        ssh_env: Mapping[str, str] | None = None,
         sleep: _Sleeps = asyncio.sleep,
     ) -> None:
         self._channel = channel
+        self._ssh_env = dict(ssh_env or {})
         self._executor = executor
         self._options = options
         self._sleep = sleep
@@ -181,7 +186,7 @@ class Checkout:
         """A bundle of the project, made by our own git with our own keys."""
         variables = dict(git_variables())
         if remote.scheme == "ssh":
-            variables["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes"
+            variables |= {**self._ssh_env, "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
         bare, bundle = Path(folder, "project.git"), Path(folder, "project.bundle")
         only = [] if task.source_branch is None else ["--branch", task.source_branch]
         for argv in (

@@ -64,7 +64,8 @@ class ExecutionEnvironmentManager:
     """Makes environments, runs commands in them, and takes them away.
 
     `clock`: the time of day, with its zone. `credential_for`: a secret for a repository's address,
-    or None. `owner`: whose containers these are; nobody else's are touched.
+    or None. `ssh_env`: variables of ssh, for repositories that are fetched by it.
+    `owner`: whose containers these are; nobody else's are touched.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class ExecutionEnvironmentManager:
         owner: str = "",
         engine_env: Mapping[str, str] | None = None,
         credential_for: Callable[[str], Credential | None] | None = None,
+        ssh_env: Mapping[str, str] | None = None,
         audit: AuditLog | None = None,
         approver: Approver | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -92,6 +94,7 @@ class ExecutionEnvironmentManager:
             self._executor, program=program, env=self._engine_env, owner=self._owner
         )
         self._credential_for = credential_for or (lambda _address: None)
+        self._ssh_env = dict(ssh_env or {})
         self._audit = audit
         self._approver = approver
         self._sleep = sleep
@@ -332,7 +335,8 @@ class ExecutionEnvironmentManager:
     async def _clone_project(self, container_id: str, task: Task) -> None:
         environment = self._find(container_id)
         channel = await environment.adapter.channel()
-        checkout = Checkout(channel, self._executor, self.options.clone)
+        clone = self.options.clone
+        checkout = Checkout(channel, self._executor, clone, ssh_env=self._ssh_env)
         await checkout.clone(task, self._credential_for(task.repository))
 
     async def _install_dependencies(self, container_id: str) -> None:
