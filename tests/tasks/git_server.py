@@ -38,7 +38,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.reply(302, b"", Location=f"http://{host}/{rest}?{query}")
         elif kind == "private" and not self.knows(given):
             self.reply(401, b"", **{"WWW-Authenticate": 'Basic realm="git"'})
-        elif kind in ("open", "private"):
+        elif kind in ("open", "private", "cut"):
             make(rest.partition(".git")[0])
             self.git(f"/{rest}", query)
         else:
@@ -76,7 +76,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        is_cut = self.path.startswith("/cut/") and self.command == "POST"
+        self.wfile.write(content[: len(content) // 2] if is_cut else content)
 
 
 def commit(

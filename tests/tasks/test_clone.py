@@ -203,6 +203,7 @@ FAILURES = [
     ("private/project", "gone", TOKEN, "has no such branch"),
     ("broken/project", None, TOKEN, "could not be reached"),
     ("hang/project", None, TOKEN, "could not be reached"),
+    ("cut/project", None, TOKEN, "could not be reached"),
 ]
 
 
@@ -246,6 +247,12 @@ async def test_a_server_that_is_not_there_is_tried_three_times(
 async def test_a_clone_that_takes_too_long_is_ended(git: GitServer, make: Make) -> None:
     with pytest.raises(CloneError, match="took too long"):
         await make(clone=CloneOptions(timeout_s=1)).prepare(a_task(git.url("hang/project")))
+
+
+async def test_an_image_without_git_is_told_as_that(make: Make) -> None:
+    with pytest.raises(CloneError, match="the image has no git") as caught:
+        await make(image="kakoi-test:busybox").prepare(a_task())
+    assert "base_image" in caught.value.hint
 
 
 class SmallDisk(ExecutionEnvironmentManager):

@@ -31,7 +31,9 @@ _PAUSE_S: Final = 1.0
 _CHUNK: Final = 1024 * 1024
 # How far back the histories of two branches are fetched until they meet; then, all of it.
 _DEEPEN: Final = (50, 500, 5000)
+_NO_GIT: Final = "the image has no git"
 _CAUSES: Final = (
+    (_NO_GIT, "could not begin"),
     (r"Authentication failed|could not read (Username|Password)|error: 40[13]", "refused us"),
     (r"Remote branch .* not found|couldn't find remote ref", "has no such branch"),
     (r"not found|does not appear to be a git repository|does not exist|error: 404", "is not there"),
@@ -234,6 +236,8 @@ def _failure(
         )
     if result.reason is Reason.TIMED_OUT:
         said = f"git was not done after {result.duration_ms // 1000} s"
+    elif result.reason is Reason.NEVER_STARTED:
+        said = f"{_NO_GIT}: {result.error}"
     elif result.reason is not Reason.EXITED:
         said = f"{said}\n{result.error or result.reason}"
     return _clone_error(said, remote)
@@ -245,6 +249,7 @@ def _clone_error(said: str, remote: Remote) -> CloneError:
     hints = {
         "refused us": "is GITHUB_PERSONAL_ACCESS_TOKEN or GITLAB_PERSONAL_ACCESS_TOKEN set, and may"
         " it read this repository?",
+        "could not begin": "name an image with git in tasks.base_image",
         "does not fit on the disk": "raise resources.disk_limit, or clone with less depth",
     }
     return CloneError(
