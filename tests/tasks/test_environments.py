@@ -312,7 +312,8 @@ async def test_a_sweep_goes_by_name_owner_and_age(git: GitServer, make: Make, ow
     old = f"coding-agent-exec-{a_task().uuid}"
     other = f"my-{old}"
     foreign = f"coding-agent-exec-{a_task().uuid}"
-    for name, labels in ((old, label), (other, label), (foreign, [])):
+    helper = f"kakoi-look-{a_task().uuid}"  # Looked into an image when its maker was killed.
+    for name, labels in ((old, label), (other, label), (helper, label), (foreign, [])):
         docker("create", "--name", name, *labels, "kakoi-test:python", "true")
     later = now() + timedelta(hours=23, minutes=59)
     clock = [later]
@@ -325,7 +326,7 @@ async def test_a_sweep_goes_by_name_owner_and_age(git: GitServer, make: Make, ow
 
     async def sleep(seconds: float) -> None:
         sleeps.append(seconds)
-        assert containers(owner) == sorted([old, other] if len(sleeps) == 1 else [other])
+        assert containers(owner) == sorted([old, other, helper] if len(sleeps) == 1 else [other])
         clock[0] = later + timedelta(hours=1)
         if len(sleeps) == 2:
             raise asyncio.CancelledError
