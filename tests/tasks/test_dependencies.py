@@ -1,5 +1,9 @@
 """Which commands install what a project depends on."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,3 +69,16 @@ def test_each_step_is_for_a_file_that_is_there_and_names_no_other(files: list[st
         assert step.file in files
         named = [word for word in step.command.split() if "." in word and word not in (".", "-e")]
         assert named in ([], [step.file])
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_packages_of_python_go_to_a_folder_of_the_user_if_programs_are_looked_for_there(
+    tmp_path: Path, on_path: bool
+) -> None:
+    (step,) = steps_for(["requirements.txt"])
+    path = os.environ["PATH"] + (f":{tmp_path}/.venv/bin" if on_path else "")
+    for _ in range(2):  # The second time it is there.
+        env = {"PATH": path, "HOME": str(tmp_path)}
+        subprocess.run(["sh", "-ec", step.before], env=env, check=True, timeout=60)
+    assert (tmp_path / ".venv" / "pyvenv.cfg").exists() is on_path
+    assert [each.before for each in steps_for(["go.mod", "package.json"])] == ["", ""]

@@ -10,10 +10,19 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command, and the file it is for."""
+    """One command, and the file it is for. `before`: what has to be there first; it may fail."""
 
     file: str
     command: str
+    before: str = ""
+
+
+# Debian's own Python takes no packages. Where an image looks for programs in a folder of the
+# user's, as ours does, that is where they go.
+_VENV: Final = (
+    'case ":$PATH:" in *":$HOME/.venv/bin:"*) '
+    'test -e "$HOME/.venv/pyvenv.cfg" || python3 -m venv "$HOME/.venv";; esac'
+)
 
 
 # For each kind of project, the most certain first: the first file that is there decides.
@@ -68,6 +77,6 @@ def steps_for(files: Collection[str]) -> list[Step]:
     for kind in _KINDS:
         for file, command in kind:
             if file in files and _NEEDS.get(file, file) in files:
-                steps.append(Step(file, command))
+                steps.append(Step(file, command, _VENV if command.startswith("pip ") else ""))
                 break
     return steps

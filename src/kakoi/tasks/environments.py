@@ -347,6 +347,9 @@ class ExecutionEnvironmentManager:
             each.name for each in await channel.list_files(PROJECT) if each.kind in ("file", "link")
         ]
         for step in steps_for(files):
+            if step.before:
+                before = Command(command=step.before, cwd=PROJECT, timeout_s=_INSTALL_S)
+                await environment.adapter.run(before)
             command = Command(command=step.command, cwd=PROJECT, timeout_s=_INSTALL_S)
             result = await environment.adapter.run(command)
             said = "" if result.ok else (result.stderr or result.stdout or result.error)[-2000:]
