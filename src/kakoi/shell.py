@@ -43,12 +43,16 @@ _PROFILE = "shell"
 
 @dataclass(frozen=True, slots=True)
 class ShellResult:
-    """What came of a command; as text, what it said: on stdout if it succeeded, else on stderr."""
+    """What came of a command; as text, what it said: on stdout if it succeeded, else on stderr.
+
+    `truncated`: it said more than is kept.
+    """
 
     return_code: int
     stdout: str
     stderr: str
     command: str
+    truncated: bool = False
 
     @property
     def success(self) -> bool:
@@ -65,7 +69,8 @@ class ShellExecutor:
     `allowed_commands`: programs that may run; None or empty is the default list of spec D.
     `blocked_commands`: what may not, besides what is never allowed (`git push`, `rm -r`).
     `working_dir`: where commands run, and what they may change; None is the current directory.
-    `timeout`: seconds. `require_confirmation`: ask at the terminal before each command.
+    `timeout`: seconds; 30, the default, yields to the file's.
+    `require_confirmation`: ask at the terminal before each command.
     `security`: the user's own settings; None is their security.toml. A call's list and time go
     before those of the file. Off, confirmation and directories of the file hold for every call.
 
@@ -137,7 +142,8 @@ class ShellExecutor:
                 hint="give it more time, or less to do",
             )
         exit_code_or_raise(result, asked)
-        return ShellResult(result.exit_code, result.stdout, result.stderr, text)
+        truncated = result.truncated
+        return ShellResult(result.exit_code, result.stdout, result.stderr, text, truncated)
 
     async def close(self) -> None:
         """End the sandbox; the next command opens another."""

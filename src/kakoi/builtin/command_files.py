@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from kakoi.builtin.registry import GROUPS, PREFIX, Tool, find
+from kakoi.config.files import read_text, yaml_items
 from kakoi.errors import ConfigurationError, SecurityError
 from kakoi.sections import Section, wrong
 
-_MAX_BYTES = 256 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _FENCE = "---"
 
@@ -55,16 +53,11 @@ class CommandFile:
 def load_command_file(path: str | os.PathLike[str]) -> CommandFile:
     """Read a command file; ConfigurationError says what is wrong with it, and where."""
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-    except (OSError, TypeError, ValueError) as error:
+        text = read_text(Path(path))
+    except (TypeError, ValueError) as error:  # A NUL, or nothing that could be a path.
         raise ConfigurationError(f"cannot read the command file {path!r:.200}: {error}") from None
-    if len(data) > _MAX_BYTES:
-        raise ConfigurationError(f"{path} has more than {_MAX_BYTES} bytes; that is no command")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path} is no UTF-8 text") from None
+    if text is None:
+        raise ConfigurationError(f"cannot read the command file {path!r:.200}: it is not there")
     return parse_command_file(text, origin=str(path))
 
 
@@ -76,10 +69,9 @@ def parse_command_file(text: str, *, origin: str) -> CommandFile:
             f"{origin} has no front matter", hint=f"begin with {_FENCE}, `name: …`, {_FENCE}"
         )
     end = next(at for at, line in enumerate(lines) if at and line.strip() == _FENCE)
-    try:
-        front = yaml.safe_load("\n".join(lines[1:end]))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigurationError(f"{origin}: the front matter is no YAML: {error}") from None
+    # Strangers write such files: read as settings are, with the same guards.
+    items = yaml_items("\n".join(["", *lines[1:end]]), Path(origin))
+    front = {".".join(item.keys): item.value for item in items}
     section = Section(front, origin, "name allowed_tools description")
     name = section.text("name")
     if not _NAME.fullmatch(name):

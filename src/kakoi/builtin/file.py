@@ -8,13 +8,12 @@ from pathlib import Path
 from kakoi.builtin.arguments import names, text
 from kakoi.builtin.running import executor_for, must
 from kakoi.errors import ExecutionError
-from kakoi.shell import ShellExecutor
+from kakoi.shell import ShellExecutor, ShellResult
 
 PROGRAMS = ("find", "grep", "ls", "cat")
 _GLOB = frozenset("*?[")
 # What one grep is given; a system takes about twice as much in all its arguments.
 _BATCH_BYTES = 32 * 1024
-_OUTPUT_LIMIT = 1024 * 1024
 
 
 async def file_search(pattern: str, directory: str | Path = ".", file_type: str = "*") -> list[str]:
@@ -27,7 +26,7 @@ async def file_search(pattern: str, directory: str | Path = ".", file_type: str 
         executor_for(directory, PROGRAMS),
         ["find", ".", "-type", "f", "-name", text("file_type", file_type), "-print0"],
     )
-    _check_whole(result.stdout)
+    _check_whole(result)
     paths = [os.path.join(directory, path[2:]) for path in result.stdout.split("\0") if path]
     return sorted(path for path in paths if _fits(path, pattern))
 
@@ -58,7 +57,7 @@ async def _grep(
     result = await executor.exec(["grep", "-nHZ", "-e", pattern, "--", *files])
     if result.return_code > 1 and not result.stdout and "No such file" not in result.stderr:
         raise ExecutionError(f"grep failed: {result.stderr.strip()[:500]}")
-    _check_whole(result.stdout)
+    _check_whole(result)
     for line in result.stdout.split("\n"):
         name, nul, rest = line.partition("\0")
         if nul:
@@ -78,9 +77,9 @@ def _batches(files: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _check_whole(output: str) -> None:
+def _check_whole(result: ShellResult) -> None:
     """A part of the answer is none: whoever counts on it would not know."""
-    if len(output.encode("utf-8", "replace")) >= _OUTPUT_LIMIT:
+    if result.truncated:
         raise ExecutionError(
             "there is more to tell than fits into an answer",
             hint="search in a smaller directory, for less",

@@ -68,15 +68,7 @@ def as_dict(decision: Decision, profile: str) -> dict[str, Any]:
         "profile": profile,
         "verdict": decision.verdict.value,
         "findings": [
-            {
-                "rule": finding.rule,
-                "verdict": finding.verdict.value,
-                "start": finding.start,
-                "end": finding.end,
-                "text": decision.command[finding.start : finding.end],
-                "reason": finding.reason,
-                "hint": finding.hint,
-            }
+            {**finding.as_dict(), "text": decision.command[finding.start : finding.end]}
             for finding in decision.findings
         ],
     }

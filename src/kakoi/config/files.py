@@ -1,7 +1,8 @@
 """A file of settings → its values with the lines they are on. Strangers write such files."""
 
+import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ class Item:
 
 def read_items(path: Path) -> list[Item] | None:
     """Everything that a file sets; None if there is no such file."""
+    text = read_text(path)
+    if text is None:
+        return None
+    return list(_toml(text, path) if path.suffix == ".toml" else yaml_items(text, path))
+
+
+def read_text(path: Path) -> str | None:
+    """A file's text, if it is one and not too long; None if there is no such file."""
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -39,13 +48,21 @@ def read_items(path: Path) -> list[Item] | None:
     if len(data) > _MAX_BYTES:
         raise ConfigurationError(f"{path} has more than {_MAX_BYTES} bytes; that is no settings")
     try:
-        text = data.decode()
+        return data.decode()
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is no UTF-8 text (byte {error.start})") from None
-    return list(_toml(text, path) if path.suffix == ".toml" else _yaml(text, path))
 
 
-def _yaml(text: str, path: Path) -> Iterator[Item]:
+def user_folder(environ: Mapping[str, str]) -> Path:
+    """Where this user's settings are."""
+    folder = environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(folder):  # So the XDG specification wants it.
+        folder = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
+    return Path(folder, "kakoi")
+
+
+def yaml_items(text: str, path: Path) -> Iterator[Item]:
+    """Everything that a text sets; `path` is where it is from. No text keeps it busy for long."""
     try:
         _guard(text, path)
         loader = yaml.SafeLoader(text)

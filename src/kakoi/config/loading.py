@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from kakoi.config.files import Item, read_items
+from kakoi.config.files import Item, read_items, user_folder
 from kakoi.config.setting import Setting
 from kakoi.config.settings import Settings, build, defaults, table
 from kakoi.errors import ConfigurationError
@@ -44,12 +44,7 @@ class Loaded:
 def user_file(environ: Mapping[str, str]) -> Path:
     """The user's own settings: KAKOI_CONFIG, else kakoi/config.yaml among the user's settings."""
     named = environ.get("KAKOI_CONFIG")
-    if named:
-        return Path(named)
-    folder = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(folder):  # So the XDG specification wants it.
-        folder = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
-    return Path(folder, "kakoi", "config.yaml")
+    return Path(named) if named else user_folder(environ) / "config.yaml"
 
 
 def project_file(workspace: str | Path) -> Path | None:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kakoi.config.files import read_text, user_folder
 from kakoi.errors import ConfigurationError
 from kakoi.sandbox.settings import SandboxConfig
 from kakoi.sections import Section
-
-_MAX_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,29 +33,18 @@ class ShellSecurity:
 def security_file(environ: Mapping[str, str]) -> Path:
     """Where it is: KAKOI_SECURITY_FILE, else kakoi/security.toml among the user's settings."""
     named = environ.get("KAKOI_SECURITY_FILE")
-    if named:
-        return Path(named)
-    folder = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(folder):  # So the XDG specification wants it.
-        folder = os.path.join(os.path.expanduser("~"), ".config")
-    return Path(folder, "kakoi", "security.toml")
+    return Path(named) if named else user_folder(environ) / "security.toml"
 
 
 def load_security(path: Path | None = None) -> ShellSecurity:
     """What the user's file says; without a file, the defaults. A broken file is an error."""
     path = path or security_file(os.environ)
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
+    text = read_text(path)
+    if text is None:
         return ShellSecurity()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > _MAX_BYTES:
-        raise ConfigurationError(f"{path} has more than {_MAX_BYTES} bytes; that is no settings")
     try:
-        parsed = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        parsed = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{path} is no TOML: {error}") from None
     return parse_security(parsed, origin=str(path))
 

@@ -15,9 +15,14 @@ from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, ch
 from kakoi.config.setting import Setting, described
 from kakoi.config.task_settings import TaskSection
 from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES
+from kakoi.runner.commands import MIB
+from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, GIB, Limits
+from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.settings import AUTO, NAMES
 
-GIB: Final = 1024**3
+_DOCKER: Final = DockerSettings()
+_LIMITS: Final = Limits()
+_TIMEOUT: Final = "Seconds for a command that names no time."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +88,10 @@ class DockerSection:
     """Containers."""
 
     image: str = described(
-        "node:20-alpine", TEXT, "The image of containers.", env="KAKOI_IMAGE", project="choose"
+        _DOCKER.image, TEXT, "The image of containers.", env="KAKOI_IMAGE", project="choose"
     )
     network: str = described("none", choice("none", "bridge", "host"), "What containers may reach.")
-    timeout: float = described(300.0, NUMBER, "Seconds for a command that names no time.")
+    timeout: float = described(DEFAULT_TIMEOUT_S, NUMBER, _TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +106,7 @@ class ContainerUseSection:
 class HostSection:
     """This machine itself, which confines nothing."""
 
-    timeout: float = described(300.0, NUMBER, "Seconds for a command that names no time.")
+    timeout: float = described(DEFAULT_TIMEOUT_S, NUMBER, _TIMEOUT)
     warn_on_start: bool = described(True, FLAG, "Say once that nothing is confined.")
 
 
@@ -138,7 +143,7 @@ class ResourceSection:
     """What a sandbox may use."""
 
     cpu_limit: float = described(
-        2.0,
+        _LIMITS.cpus,
         NUMBER,
         "Processors.",
         env="EXECUTOR_CPU_LIMIT",
@@ -146,7 +151,7 @@ class ResourceSection:
         project="lower",
     )
     memory_limit: int = described(
-        4 * GIB,
+        _LIMITS.memory_bytes,
         SIZE,
         "Memory.",
         env="EXECUTOR_MEMORY_LIMIT",
@@ -156,11 +161,11 @@ class ResourceSection:
     disk_limit: int = described(
         10 * GIB,
         SIZE,
-        "Disk.",
+        "Disk. Not kept by any sandbox yet.",
         also="command_executor.docker.resources.disk_limit",
         project="lower",
     )
-    processes: int = described(512, COUNT, "Processes.", project="lower")
+    processes: int = described(_LIMITS.processes, COUNT, "Processes.", project="lower")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +181,7 @@ class ExecutionSection:
         project="lower",
     )
     max_output_size: int = described(
-        1024 * 1024,
+        MIB,
         SIZE,
         "How much of each stream is kept.",
         also="command_executor.execution.max_output_size",

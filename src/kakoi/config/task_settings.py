@@ -2,12 +2,10 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Final
 
 from kakoi.config.kinds import COUNT, FLAG, FROM_ZERO, NUMBER, TEXT, TEXTS
 from kakoi.config.setting import described
-
-DEFAULT_IMAGE: Final = "coding-agent-executor:latest"
+from kakoi.tasks.task import DEFAULT_IMAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +55,7 @@ class CleanupSection:
     interval_hours: float = described(
         24.0,
         NUMBER,
-        "How often they are looked for.",
+        "How often a task runner looks for them.",
         also="command_executor.cleanup.interval_hours",
     )
     stale_threshold_hours: float = described(

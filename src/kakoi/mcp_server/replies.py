@@ -145,14 +145,7 @@ def decision_meta(decision: Decision) -> dict[str, Any]:
     return {
         "verdict": decision.verdict.value,
         "findings": [
-            {
-                "rule": finding.rule,
-                "verdict": finding.verdict.value,
-                "start": finding.start,
-                "end": finding.end,
-                "reason": shown(finding.reason),
-                "hint": shown(finding.hint),
-            }
+            {**finding.as_dict(), "reason": shown(finding.reason), "hint": shown(finding.hint)}
             for finding in decision.findings[:32]
         ],
     }

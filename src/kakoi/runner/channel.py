@@ -272,8 +272,7 @@ class _Running:
             self._due = self._loop.time() + command.timeout_s + self._channel.grace_s
             self._deadline = self._loop.call_at(self._due, self._look_at_the_clock)
         try:
-            order = _order(command, send_limit=self._send_limit)
-            await self._stream.order(self._exchange, order)
+            await self._stream.order(self._exchange, _order(command, send_limit=self._send_limit))
         except BaseException:
             self._let_go()
             raise

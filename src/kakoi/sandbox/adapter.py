@@ -22,6 +22,8 @@ from kakoi.runner.commands import MIB, Channel, Command, check_type
 _LOG = logging.getLogger(__name__)
 Network = Literal["none", "bridge", "host"]
 GIB = 1024 * MIB
+# How long `execute` lets a command run that names no time (spec B).
+DEFAULT_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

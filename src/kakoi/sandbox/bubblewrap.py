@@ -17,6 +17,7 @@ from kakoi.runner.commands import Channel, Command, check_type
 from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings, python_argv
 from kakoi.sandbox.adapter import (
+    DEFAULT_TIMEOUT_S,
     Availability,
     ExecuteOptions,
     Limits,
@@ -33,7 +34,6 @@ from kakoi.sandbox.bubblewrap_launch import (
 from kakoi.sandbox.limits import Group, make_group
 from kakoi.sandbox.workspace import look_at, look_at_workspace, ours_within
 
-DEFAULT_TIMEOUT_S = 300.0
 _PROBE_TIMEOUT_S = 30.0
 _NOT_INSTALLED = Availability(False, "bubblewrap is not installed", "apt-get install bubblewrap")
 

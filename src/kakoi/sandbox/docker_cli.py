@@ -14,7 +14,7 @@ from kakoi.errors import ConfigurationError
 from kakoi.redact import is_secret_name
 from kakoi.runner.commands import MIB, check_type, new_id
 from kakoi.runner.shells import changes_the_shell
-from kakoi.sandbox.adapter import GIB, Limits, Network
+from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, GIB, Limits, Network
 from kakoi.sandbox.workspace import Seen
 
 Program = Literal["docker", "podman"]
@@ -51,7 +51,7 @@ class DockerSettings:
 
     image: str = "node:20-alpine"
     network: Network | None = "none"
-    timeout_s: float = 300.0
+    timeout_s: float = DEFAULT_TIMEOUT_S
     limits: Limits = field(default_factory=Limits)
     workspace: str | None = None
     inside: str = "/workspace"

@@ -15,6 +15,7 @@ from kakoi.runner.commands import Channel, Command, check_type
 from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings, python_argv
 from kakoi.sandbox.adapter import (
+    DEFAULT_TIMEOUT_S,
     Availability,
     ExecuteOptions,
     as_command,
@@ -23,7 +24,6 @@ from kakoi.sandbox.adapter import (
 from kakoi.sandbox.workspace import look_at
 
 _log = logging.getLogger(__name__)
-DEFAULT_TIMEOUT_S = 300.0
 
 
 class HostAdapter:

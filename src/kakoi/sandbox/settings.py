@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kakoi.errors import ConfigurationError
 from kakoi.runner.commands import check_type
-from kakoi.sandbox.adapter import Network
+from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, Network
 from kakoi.sandbox.docker_cli import IMAGE, DockerSettings
 from kakoi.sections import Section, nearest, wrong
 
@@ -28,14 +28,13 @@ NETWORKS: Final[Mapping[str, tuple[Network, ...]]] = {
 }
 # What container-use calls its environments; the first character keeps it from being an option.
 ENVIRONMENT_ID: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-_DEFAULT_TIMEOUT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
     """The host as a place to run: how long commands may take, and if it warns that it is none."""
 
-    timeout_s: float = _DEFAULT_TIMEOUT_S
+    timeout_s: float = DEFAULT_TIMEOUT_S
     warn_on_start: bool = True
 
     def __post_init__(self) -> None:
@@ -50,7 +49,7 @@ class ContainerUseSettings:
 
     image: str = ""
     env_id: str = ""
-    timeout_s: float = _DEFAULT_TIMEOUT_S
+    timeout_s: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
         check_type("image", self.image, str)

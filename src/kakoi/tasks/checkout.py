@@ -250,7 +250,7 @@ def _clone_error(said: str, remote: Remote) -> CloneError:
         "refused us": "is GITHUB_PERSONAL_ACCESS_TOKEN or GITLAB_PERSONAL_ACCESS_TOKEN set, and may"
         " it read this repository?",
         "could not begin": "name an image with git in tasks.base_image",
-        "does not fit on the disk": "raise resources.disk_limit, or clone with less depth",
+        "does not fit on the disk": "make room on the disk of the engine, or clone with less depth",
     }
     return CloneError(
         f"cloning {remote.url} failed: it {cause} ({last[0][:300]})",

@@ -205,7 +205,7 @@ class ExecutionEnvironmentManager:
 
         SandboxError: there is none, or it does not run.
         """
-        name = container_name(Task(uuid=task_uuid, repository="-").uuid)
+        name = container_name(task_uuid)
         adapter = await DockerAdapter.attach(
             name,
             self.options.container,
@@ -360,7 +360,7 @@ class ExecutionEnvironmentManager:
     # --- Taking away -------------------------------------------------------------------------
 
     async def _cleanup(self, task_uuid: str) -> None:
-        name = container_name(Task(uuid=task_uuid, repository="-").uuid)
+        name = container_name(task_uuid)
         environment = self._active.pop(task_uuid, None)
         if environment is not None:
             environment.lifecycle.move(Status.STOPPED)

@@ -7,6 +7,8 @@ from typing import Literal
 from kakoi.errors import ConfigurationError
 from kakoi.runner.commands import check_type
 
+PREFIX = "coding-agent-exec-"
+DEFAULT_IMAGE = "coding-agent-executor:latest"
 Kind = Literal["issue", "pull_request"]
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 # As git has it, and never an option: `git check-ref-format` in short.
@@ -31,12 +33,8 @@ class Task:
     title: str = ""
 
     def __post_init__(self) -> None:
-        check_type("uuid", self.uuid, str)
+        container_name(self.uuid)
         check_type("repository", self.repository, str)
-        if not _UUID.fullmatch(self.uuid):
-            raise ConfigurationError(
-                f"uuid is {self.uuid!r:.80}; it must be 1 to 64 letters, digits, `-`, `_` or `.`"
-            )
         if self.kind not in ("issue", "pull_request"):
             raise ConfigurationError(f"kind is {self.kind!r:.80}; it is an issue or a pull_request")
         for name in ("source_branch", "target_branch"):
@@ -48,8 +46,10 @@ class Task:
 
 
 def container_name(task_uuid: str) -> str:
-    """The name of a task's container, by which it is found again."""
+    """The name of a task's container, by which it is found again; a wrong uuid is an error."""
+    check_type("uuid", task_uuid, str)
+    if not _UUID.fullmatch(task_uuid):
+        raise ConfigurationError(
+            f"uuid is {task_uuid!r:.80}; it must be 1 to 64 letters, digits, `-`, `_` or `.`"
+        )
     return f"{PREFIX}{task_uuid}"
-
-
-PREFIX = "coding-agent-exec-"

@@ -11,6 +11,7 @@ from kakoi.sandbox.adapter import Limits, Network
 from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.tasks.checkout import PROJECT, CloneOptions
 from kakoi.tasks.dependencies import Step
+from kakoi.tasks.task import DEFAULT_IMAGE
 
 WORKSPACE: Final = "/workspace"
 TEMPORARY: Final = "/workspace/tmp"
@@ -27,7 +28,7 @@ class EnvironmentOptions:
     `pool_size`: how many started containers wait for the next tasks.
     """
 
-    image: str = "coding-agent-executor:latest"
+    image: str = DEFAULT_IMAGE
     network: Network = "bridge"
     limits: Limits = field(default_factory=Limits)
     clone: CloneOptions = field(default_factory=CloneOptions)

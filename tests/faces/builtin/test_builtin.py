@@ -110,9 +110,12 @@ def test_a_command_file_without_tools_has_none(workspace: Path) -> None:
         ("---\nname: x\nallowed_tools: git\n---\n", "a list of texts"),
         ("---\nname: ../../x\n---\n", "a short name"),
         ("---\n[1\n---\n", "is no YAML"),
-        ("---\n- 1\n---\n", "a section"),
+        ("---\n- 1\n---\n", r"command\.md:2: there are no keys and values"),
         ("---\nname: !!python/object/apply:os.system [ls]\n---\n", "is no YAML"),
         ("---\nname: x\n---\n" + "x" * 300_000, "bytes"),
+        ("---\nname: " + "[" * 200_000 + "\n---\n", "deep|YAML"),
+        ("---\nname: " + "1:" * 100_000 + "1\n---\n", "number|name"),
+        ("---\na: &a [x]\nname: *a\n---\n", "alias"),
         ("---\nname: \xff\n", "UTF-8"),
     ],
 )

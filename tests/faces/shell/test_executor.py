@@ -400,7 +400,7 @@ async def test_directories_are_limited_with_links_and_home_resolved(
         ('[shell]\nallowed_directories = ["\\u0000"]\n', "no path"),
         ("shell = 3\n", "a section"),
         ("[shell\n", "is no TOML"),
-        ("\xff\n", "is no TOML"),
+        ("\xff\n", r"is no UTF-8 text \(byte 0\)"),
     ],
 )
 def test_a_wrong_file_is_an_error_that_names_the_place(

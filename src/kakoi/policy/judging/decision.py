@@ -23,6 +23,17 @@ class Finding:
     reason: str
     hint: str = ""
 
+    def as_dict(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "rule": self.rule,
+            "verdict": self.verdict.value,
+            "start": self.start,
+            "end": self.end,
+            "reason": self.reason,
+            "hint": self.hint,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
