@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from kakoi.config.loading import load_settings, project_file, user_file
-from kakoi.config.opening import policy_from, sandbox_from
+from kakoi.config.opening import sandbox_from
+from kakoi.config.policies import policy_from
 from kakoi.config.settings import Settings, defaults, table, value_at
 from kakoi.errors import ConfigurationError
 from kakoi.policy.decide import decide

@@ -20,7 +20,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
 from kakoi.config.loading import load_settings
-from kakoi.config.opening import policy_from, sandbox_from
+from kakoi.config.opening import sandbox_from
+from kakoi.config.policies import policy_from
 from kakoi.mcp_server.house import House
 from kakoi.mcp_server.serving import Wanted, open_house
 from tests.doors.terminals import KAKOI, PATIENCE_S

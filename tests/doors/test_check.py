@@ -162,3 +162,17 @@ def test_the_version_is_told_without_loading_the_rest() -> None:
     assert out.startswith("kakoi ")
     for heavy in ("click", "yaml", "pydantic", "asyncio", "kakoi.policy"):
         assert f"'{heavy}'" not in out
+
+
+def test_judging_loads_nothing_that_runs_commands() -> None:
+    code = """
+import atexit, sys
+atexit.register(lambda: print(*sorted(sys.modules)))
+sys.argv = ["kakoi", "check", "ls"]
+import kakoi.cli
+kakoi.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    loaded = set(done.stdout.decode().split())
+    assert "kakoi.policy.decide" in loaded
+    assert loaded & {"asyncio", "kakoi.gate", "kakoi.audit", "kakoi.sandbox.select"} == set()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kakoi.config.loading import load_settings
-from kakoi.config.opening import policy_from
+from kakoi.config.policies import policy_from
 from kakoi.config.settings import PolicySettings
 from kakoi.errors import ConfigurationError
 from kakoi.policy.decide import decide

@@ -14,6 +14,7 @@ from kakoi.policy.profiles import (
     rule_from,
     tightened,
 )
+from kakoi.policy.programs import PLAIN, known_programs, spec_of
 from kakoi.policy.rules import Verdict
 
 PROMPT = """\
@@ -177,3 +178,10 @@ def test_a_mistake_in_a_rule_names_the_fix(data: dict[str, object], says: str) -
 def test_an_unknown_profile_names_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match="did you mean `coding-agent`"):
         load_policy("coding-agnet")
+
+
+def test_everything_the_data_says_of_a_program_can_be_read() -> None:
+    assert len(known_programs()) > 200
+    for program in known_programs():
+        assert spec_of(program) is not PLAIN
+    assert spec_of("no-such-program") is PLAIN

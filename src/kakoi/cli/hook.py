@@ -28,7 +28,7 @@ from kakoi.cli.install_client import own_argv
 from kakoi.cli.live import write_all
 from kakoi.cli.telling import say
 from kakoi.config.loading import load_settings
-from kakoi.config.opening import policy_from
+from kakoi.config.policies import policy_from
 from kakoi.errors import ConfigurationError, KakoiError
 from kakoi.policy.decide import Decision, decide
 from kakoi.policy.rules import Verdict

@@ -14,7 +14,8 @@ import click
 from kakoi.cli.asking import Approval
 from kakoi.cli.opening import Place, place_from, place_options, setting_option
 from kakoi.cli.telling import say, show_warnings
-from kakoi.config.opening import default_audit_file, open_gate, policy_from
+from kakoi.config.opening import default_audit_file, open_gate
+from kakoi.config.policies import policy_from
 from kakoi.errors import ConfigurationError
 from kakoi.packages.allowlist import ECOSYSTEMS, AllowlistConfig, InstallRequest
 from kakoi.packages.install import (

@@ -10,11 +10,10 @@ import click
 from click.core import ParameterSource
 
 from kakoi.config.loading import Loaded, load_settings
-from kakoi.config.opening import policy_from, sandbox_from
+from kakoi.config.policies import policy_from
 from kakoi.config.settings import Settings, defaults, table
 from kakoi.errors import ConfigurationError
 from kakoi.policy.rules import Policy
-from kakoi.sandbox.select import AUTO_ORDER
 from kakoi.sandbox.settings import AUTO, NAMES, NETWORKS, SandboxConfig
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
@@ -51,6 +50,10 @@ class Place:
     @property
     def config(self) -> SandboxConfig:
         """The sandbox; one that was named and can't be what was asked for is an error."""
+        # Here and not above: judging a command needs neither, and somebody waits for it.
+        from kakoi.config.opening import sandbox_from
+        from kakoi.sandbox.select import AUTO_ORDER
+
         config = sandbox_from(self.settings)
         for named in (config.type, config.fallback):
             if named is not None and named != AUTO and (why := self._objection(named)):

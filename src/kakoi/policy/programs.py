@@ -7,7 +7,7 @@ rules to say, not for this module.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Final
 
@@ -96,19 +96,27 @@ def load_data(folder: str, *, only: str = "") -> dict[str, Any]:
     return merged
 
 
-@lru_cache(maxsize=1)
-def specs() -> Mapping[str, Spec]:
-    """Every program we know something of."""
-    data = load_data("programs")
-    return {name: _spec(name, data[name] or {}, data) for name in data}
+@cache
+def known_programs() -> Mapping[str, Any]:
+    """Every program we know something of, as the data has it."""
+    return load_data("programs")
 
 
-def _spec(name: str, data: dict[str, Any], every: Mapping[str, Any]) -> Spec:
+@lru_cache(maxsize=1024)
+def spec_of(program: str) -> Spec:
+    """What we know of a program; made when it is first met: a command names a few of hundreds."""
+    if program not in known_programs():
+        return PLAIN
+    return _spec(program, known_programs()[program] or {})
+
+
+def _spec(name: str, data: dict[str, Any]) -> Spec:
     unknown = set(data) - _KEYS
     if unknown:
         raise ConfigurationError(f"programs: {name}: unknown key {sorted(unknown)[0]!r}")
     if "like" in data:
-        data = {**(every[data["like"]] or {}), **{k: v for k, v in data.items() if k != "like"}}
+        own = {key: value for key, value in data.items() if key != "like"}
+        data = {**(known_programs()[data["like"]] or {}), **own}
     lists = {key: frozenset(str(data.get(key, "")).split()) for key in _LISTS}
     maps = {key: _spread(data.get(key) or {}) for key in _EFFECTS}
     values = (lists["values"] | frozenset(maps["value_effects"])) - lists["optional"]
@@ -128,7 +136,7 @@ def _spec(name: str, data: dict[str, Any], every: Mapping[str, Any]) -> Spec:
         anywhere=bool(data.get("anywhere", True)),
         reader=str(data.get("reader", "")),
         subcommands={
-            each: _spec(f"{name} {sub}", body or {}, every)
+            each: _spec(f"{name} {sub}", body or {})
             for sub, body in (data.get("subcommands") or {}).items()
             for each in str(sub).split()
         },
@@ -148,7 +156,7 @@ def invoke(program: str, words: tuple[Word, ...], *, has_subcommands: bool = Fal
 
     `has_subcommands` says that the first operand names one even if the data knows none.
     """
-    spec = specs().get(program, PLAIN)
+    spec = spec_of(program)
     if spec.subcommands:
         return _with_subcommand(program, spec, words)
     arguments = read_arguments(spec, words[1:])
