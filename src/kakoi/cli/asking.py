@@ -4,8 +4,9 @@ import contextlib
 import os
 import sys
 
-from kakoi.cli.live import Aside, OutputClosed, write_all
+from kakoi.cli.live import Aside
 from kakoi.cli.render import render
+from kakoi.cli.screen import OutputClosed, write_all
 from kakoi.policy.decide import Decision
 from kakoi.printable import shown
 

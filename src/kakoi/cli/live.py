@@ -1,16 +1,15 @@
-"""A command on our own streams: its bytes go through unchanged, and our signals end it."""
+"""A command on our own streams, and our signals end it."""
 
 import asyncio
 import contextlib
-import errno
 import os
-import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
+from kakoi.cli.screen import Screen
 from kakoi.cli.terminal import raw_terminal, terminal_size
 from kakoi.errors import KakoiError
 from kakoi.results import ExecutionResult
@@ -20,10 +19,6 @@ _T = TypeVar("_T")
 _CHUNK: Final = 64 * 1024
 _FDS: Final = {"stdout": 1, "stderr": 2}
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class OutputClosed(Exception):
-    """Nobody reads any more what the command writes."""
 
 
 class Aside:
@@ -139,7 +134,8 @@ async def pass_through(
 ) -> ExecutionResult:
     """Connect our streams to a running command until it ends; `shown`: its output is ours.
 
-    `terminal`: it runs on one, so every key of ours is the command's, if we have one, too.
+    `terminal`: it runs on one, so every key of ours is the command's, if we have one, too, and
+    what it tells its terminal to do, ours does.
     OutputClosed: nobody reads what it writes.
     """
     with contextlib.ExitStack() as stack:
@@ -150,7 +146,7 @@ async def pass_through(
             stack.enter_context(_resizing(running))
         if terminal and stdin is not None and os.isatty(0):
             stack.enter_context(raw_terminal(0))
-        await _show(running, shown=shown)
+        await _show(running, shown=shown, raw=terminal)
         return await running.result()
 
 
@@ -161,27 +157,15 @@ async def _feed(running: Running, stdin: Input) -> None:
         await running.close_stdin()
 
 
-async def _show(running: Running, *, shown: bool) -> None:
+async def _show(running: Running, *, shown: bool, raw: bool) -> None:
     aside = Aside()
+    screens = {stream: Screen(fd, raw=raw) for stream, fd in _FDS.items()}
     async with contextlib.aclosing(running.output()) as output:  # type: ignore[type-var]
         async for stream, data in output:
             if shown:
-                await aside.call(write_all, _FDS[stream], data)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, however long that takes. OutputClosed: nobody is there to read it."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:  # Somebody who shares it with us has made it so.
-            select.select([], [fd], [])
-        except OSError as error:
-            # EIO: the terminal is gone.
-            if error.errno in (errno.EPIPE, errno.EIO):
-                raise OutputClosed from error
-            raise
+                await aside.call(screens[stream].write, data)
+    for screen in screens.values():
+        await aside.call(screen.end)
 
 
 @contextlib.contextmanager

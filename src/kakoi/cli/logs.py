@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from kakoi.cli.live import OutputClosed, write_all
 from kakoi.cli.managing import config_option, in_words, json_option, manager_from
+from kakoi.cli.screen import OutputClosed, Screen
 from kakoi.errors import SandboxError
 from kakoi.printable import shown
 from kakoi.runner.commands import Channel, JobInfo, Stream
@@ -102,11 +102,13 @@ def _as_dict(job: JobInfo) -> dict[str, Any]:
 
 
 async def _print(channel: Channel, job: str, stream: Stream, offset: int, *, follow: bool) -> None:
+    screen = Screen(1)
     while True:
         wait_s = _WAIT_S if follow else 0
         part = await channel.read_output(job, stream, offset=offset, wait_s=wait_s)
         with contextlib.suppress(BlockingIOError):
-            await asyncio.to_thread(write_all, 1, part.data)
+            await asyncio.to_thread(screen.write, part.data)
         offset = part.next_offset
         if part.ended or (not part.data and not follow):
+            screen.end()
             return

@@ -14,15 +14,9 @@ from typing import Any, Final
 import click
 
 from kakoi.cli.asking import Approval
-from kakoi.cli.live import (
-    Input,
-    OutputClosed,
-    Signals,
-    hold_standard_streams,
-    pass_through,
-    write_all,
-)
+from kakoi.cli.live import Input, Signals, hold_standard_streams, pass_through
 from kakoi.cli.opening import Place
+from kakoi.cli.screen import OutputClosed, Screen, write_all
 from kakoi.cli.telling import (
     ending_in_words,
     failure_as_dict,
@@ -150,8 +144,10 @@ class Session:
         if self.place.settings.sandbox.type in _WITHOUT_CHANNEL and command.terminal is None:
             result = await gate.run(replace(command, stdin_open=False))
             if not self.as_json:
-                write_all(1, result.stdout.encode("utf-8", "surrogateescape"))
-                write_all(2, result.stderr.encode("utf-8", "surrogateescape"))
+                for fd, text in ((1, result.stdout), (2, result.stderr)):
+                    screen = Screen(fd)
+                    screen.write(text.encode("utf-8", "surrogateescape"))
+                    screen.end()
             return result
         async with gate.open(command) as running:
             return await pass_through(
