@@ -23,6 +23,19 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class BlockedConnection:
+    """What a sandbox wanted to reach and was refused. `host` is empty if it was not to be read."""
+
+    host: str
+    port: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"{self.host}:{self.port}" if self.host else "a request to the proxy"
+        return f"{where} was refused: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionResult:
     """What came of one command.
 
@@ -33,7 +46,8 @@ class ExecutionResult:
     `cwd` is the directory the shell ended in, if that was asked for and it could say.
     `leftovers_ended` counts the processes it left behind and that were killed. `id` is the name
     by which output beyond the kept head can still be read in the sandbox. `error` says in words
-    why it was never started or how the sandbox was lost.
+    why it was never started or how the sandbox was lost. `blocked_connections` are what its sandbox
+    was refused while it ran; a command that ran at the same time is told the same.
     """
 
     exit_code: int
@@ -52,6 +66,7 @@ class ExecutionResult:
     leftovers_ended: int = 0
     id: str = ""
     error: str = ""
+    blocked_connections: tuple[BlockedConnection, ...] = ()
 
     @property
     def exitCode(self) -> int:  # noqa: N802 - the name in spec B

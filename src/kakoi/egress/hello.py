@@ -1,0 +1,117 @@
+"""Which host a TLS client asks for: the ClientHello, read out of the first bytes of a tunnel.
+
+It may come in any pieces, over many records. A server may ask for a second one, so what follows is
+watched until the client says something else than hello. What cannot be read is refused.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+_CHANGE_CIPHER, _HANDSHAKE, _APPLICATION = 20, 22, 23
+_CLIENT_HELLO: Final = 1
+_SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
+_LONGEST_RECORD: Final = 2**14 + 256
+_LONGEST_HELLO: Final = 2**16
+_HEAD: Final = struct.Struct("!BHH")
+
+
+class BadHelloError(ValueError):
+    """What came is no ClientHello that can be read; says why."""
+
+
+class HelloReader:
+    """Takes what a client sends, and gives the name in each ClientHello (empty: it has none).
+
+    `done`: the client has gone on to something else, and nothing more can be learned.
+    """
+
+    def __init__(self) -> None:
+        self._records = bytearray()
+        self._messages = bytearray()
+        self.done = False
+
+    def feed(self, data: bytes) -> list[str]:
+        """The names in the hellos that `data` completes; BadHelloError."""
+        self._records += data
+        names: list[str] = []
+        while not self.done and len(self._records) >= _HEAD.size:
+            kind, version, size = _HEAD.unpack_from(self._records)
+            if kind == _APPLICATION:
+                self.done = True
+            elif kind not in (_HANDSHAKE, _CHANGE_CIPHER) or version >> 8 != 3:
+                raise BadHelloError("it is not TLS")
+            elif not 0 < size <= _LONGEST_RECORD:
+                raise BadHelloError("a record of TLS has no such size")
+            elif len(self._records) < _HEAD.size + size:
+                break
+            else:
+                body = bytes(self._records[_HEAD.size : _HEAD.size + size])
+                del self._records[: _HEAD.size + size]
+                if kind == _HANDSHAKE:
+                    names += self._take(body)
+        return names
+
+    def _take(self, body: bytes) -> Iterator[str]:
+        self._messages += body
+        while len(self._messages) >= 4 and not self.done:
+            if self._messages[0] != _CLIENT_HELLO:
+                self.done = True
+                return
+            size = int.from_bytes(self._messages[1:4], "big")
+            if size > _LONGEST_HELLO:
+                raise BadHelloError("its hello is too long")
+            if len(self._messages) < 4 + size:
+                return
+            message = bytes(self._messages[4 : 4 + size])
+            del self._messages[: 4 + size]
+            yield server_name(message)
+
+
+def server_name(hello: bytes) -> str:
+    """The name in the body of a ClientHello, in lower case; empty if it has none."""
+    try:
+        extensions = dict(_extensions(hello))
+        if _ENCRYPTED_HELLO in extensions:
+            raise BadHelloError("it hides another hello (ECH), which can name another host")
+        return _name(extensions[_SERVER_NAME]) if _SERVER_NAME in extensions else ""
+    except (IndexError, struct.error):
+        raise BadHelloError("its hello is broken") from None
+
+
+def _extensions(hello: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 2 + 32  # Version and random.
+    at += 1 + hello[at]  # Session.
+    at += 2 + _number(hello, at)  # Ciphers.
+    at += 1 + hello[at]  # Compressions.
+    if at == len(hello):
+        return
+    if at + 2 + _number(hello, at) != len(hello):
+        raise IndexError
+    at += 2
+    seen: set[int] = set()
+    while at < len(hello):
+        kind, size = _number(hello, at), _number(hello, at + 2)
+        at += 4
+        if at + size > len(hello):
+            raise IndexError
+        if kind in seen:
+            raise BadHelloError("its hello says something twice")
+        seen.add(kind)
+        yield kind, hello[at : at + size]
+        at += size
+
+
+def _name(body: bytes) -> str:
+    """The one name of a server_name extension."""
+    kind, size = body[2], _number(body, 3)
+    if _number(body, 0) != len(body) - 2 or kind != 0 or size != len(body) - 5 or not size:
+        raise BadHelloError("its hello does not name one host")
+    try:
+        return body[5:].decode("ascii").lower()
+    except UnicodeDecodeError:
+        raise BadHelloError("its hello does not name one host") from None
+
+
+def _number(data: bytes, at: int) -> int:
+    return int(struct.unpack_from("!H", data, at)[0])

@@ -1,0 +1,106 @@
+"""The host that a TLS client asks for, out of whatever pieces it sends."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kakoi.egress.hello import BadHelloError, HelloReader
+from tests.egress.world import client_hello
+
+HELLO = client_hello("Example.org")
+
+
+def names(*parts: bytes) -> list[str]:
+    reader = HelloReader()
+    return [name for part in parts for name in reader.feed(part)]
+
+
+def record(body: bytes, kind: int = 22) -> bytes:
+    return struct.pack("!BHH", kind, 0x0301, len(body)) + body
+
+
+def hello(*extensions: tuple[int, bytes], tail: bytes = b"") -> bytes:
+    """A ClientHello with these extensions, as a record."""
+    packed = b"".join(struct.pack("!HH", kind, len(body)) + body for kind, body in extensions)
+    body = b"\x03\x03" + bytes(32) + b"\x00" + b"\x00\x02\x13\x01" + b"\x01\x00"
+    body += struct.pack("!H", len(packed)) + packed + tail
+    return record(b"\x01" + len(body).to_bytes(3, "big") + body)
+
+
+def sni(name: bytes, kind: int = 0) -> tuple[int, bytes]:
+    entry = struct.pack("!BH", kind, len(name)) + name
+    return 0, struct.pack("!H", len(entry)) + entry
+
+
+def test_a_real_client_is_understood() -> None:
+    assert names(HELLO) == ["example.org"]
+    assert names(client_hello(None)) == [""]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 100])
+def test_it_may_come_in_pieces(size: int) -> None:
+    assert names(*(HELLO[at : at + size] for at in range(0, len(HELLO), size))) == ["example.org"]
+
+
+def test_it_may_be_spread_over_records() -> None:
+    message = HELLO[5:]
+    spread = b"".join(record(message[at : at + 3]) for at in range(0, len(message), 3))
+
+    assert names(spread) == ["example.org"]
+
+
+def test_unknown_extensions_do_not_matter() -> None:
+    grease = (0x0A0A, b""), (0xFAFA, b"\x00")
+
+    assert names(hello(grease[0], sni(b"example.org"), grease[1])) == ["example.org"]
+
+
+def test_a_second_hello_is_read_as_well() -> None:
+    second = hello(sni(b"evil.test"))
+
+    assert names(HELLO, record(b"\x01", kind=20), second) == ["example.org", "evil.test"]
+
+
+def test_what_comes_after_the_hello_is_left_alone() -> None:
+    reader = HelloReader()
+    steps = []
+    for part in (HELLO, record(b"\x10\x00\x00\x01x"), hello(sni(b"evil.test"))):
+        steps.append((reader.feed(part), reader.done))
+
+    assert steps == [(["example.org"], False), ([], True), ([], True)]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "not TLS"),
+        (b"SSH-2.0-x\r\n", "not TLS"),
+        (b"\x80\x2e\x01\x03\x01", "not TLS"),
+        (record(b""), "size"),
+        (struct.pack("!BHH", 22, 0x0301, 0xFFFF), "size"),
+        (record(b"\x01\xff\xff\xff"), "too long"),
+        (hello(sni(b"a.org"), (0xFE0D, b"\x00" * 8)), "ECH"),
+        (hello(sni(b"a.org"), sni(b"b.org")), "twice"),
+        (hello(sni(b"a.org"), tail=b"x"), "broken"),
+        (hello((0, b"\x00\x03\x00\x00\x00")), "one host"),
+        (hello((0, b"\x00")), "broken"),
+        (hello(sni(b"a.org", kind=1)), "one host"),
+        (hello(sni("ä.org".encode())), "one host"),
+        (hello((0, sni(b"a.org")[1][:2] + b"\x00\x00\x01a" * 2)), "one host"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(BadHelloError, match=why):
+        names(data)
+
+
+@given(st.binary(max_size=200), st.integers(0, len(HELLO)))
+def test_no_bytes_break_the_reader(noise: bytes, at: int) -> None:
+    for data in (noise, HELLO[:at] + noise, HELLO[:at] + noise + HELLO[at + len(noise) :]):
+        try:
+            found = names(data)
+        except BadHelloError:
+            continue
+        assert len(found) <= 2

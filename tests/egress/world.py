@@ -1,0 +1,188 @@
+"""A small internet on loopback: servers, names, and a proxy that may reach them."""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kakoi.egress.addresses import Address
+from kakoi.egress.domains import Domains, parse_domains
+from kakoi.egress.proxy import Decision, Proxy, ProxyLimits
+
+LOOPBACK = ipaddress.ip_address("127.0.0.1")
+WAIT_S = 20.0
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def loopback_is_public(domains: Domains, address: Address) -> str:
+    """The check of a proxy whose internet is on loopback."""
+    return "" if address == LOOPBACK else domains.address_objection(address)
+
+
+class Names:
+    """A resolver: every name of the table, and it remembers who was asked for."""
+
+    def __init__(self, **table: str) -> None:
+        self.table = {name.replace("_", "."): answer for name, answer in table.items()}
+        self.asked: list[str] = []
+
+    async def __call__(self, name: str) -> Sequence[Address]:
+        self.asked.append(name)
+        if name not in self.table:
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return [ipaddress.ip_address(each) for each in self.table[name].split()]
+
+
+@dataclass
+class World:
+    """A proxy and what it has decided."""
+
+    proxy: Proxy
+    names: Names
+    port: int
+    decisions: list[Decision] = field(default_factory=list)
+
+    async def ask(self, data: bytes, *, then: bytes = b"") -> bytes:
+        """Send this to the proxy, and give all that comes back until the connection ends."""
+        async with self.connection() as (reader, writer):
+            writer.write(data)
+            if then:
+                await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+                writer.write(then)
+            await writer.drain()
+            return await asyncio.wait_for(reader.read(), WAIT_S)
+
+    @contextlib.asynccontextmanager
+    async def connection(
+        self,
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def connect(self, authority: str) -> bytes:
+        """The answer to CONNECT, and no more."""
+        async with self.connection() as (reader, writer):
+            writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+            return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+
+    @property
+    def objections(self) -> list[str]:
+        return [each.objection for each in self.decisions if each.objection]
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    *lines: str,
+    names: Names | None = None,
+    limits: ProxyLimits | None = None,
+    loopback: bool = True,
+    domains: Domains | None = None,
+    **more: object,
+) -> AsyncIterator[World]:
+    """A proxy for these lines. Without `loopback` it checks addresses as it does for everybody."""
+    names = names or Names(example_org="127.0.0.1", other_org="127.0.0.1")
+    decisions: list[Decision] = []
+
+    async def record(decision: Decision) -> None:
+        decisions.append(decision)
+
+    proxy = Proxy(
+        domains or parse_domains(lines),
+        record=record,
+        resolve=names,
+        limits=limits,
+        **({"check_address": loopback_is_public} if loopback else {}),  # type: ignore[arg-type]  # Of tests.
+        **more,  # type: ignore[arg-type]  # Of tests.
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    proxy.serve(listener)
+    try:
+        yield World(proxy, names, port, decisions)
+    finally:
+        await proxy.close()
+
+
+@contextlib.asynccontextmanager
+async def server(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A server on loopback; gives its port."""
+    serving = await asyncio.start_server(handler, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield serving.sockets[0].getsockname()[1]
+    finally:
+        serving.close()
+
+
+class Web:
+    """Answers every request with its own head, and remembers all that it was sent."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = b""
+            if b"chunked" in head.lower():
+                body = await reader.readuntil(b"0\r\n\r\n")
+            elif (at := head.lower().find(b"content-length:")) >= 0:
+                body = await reader.readexactly(int(head[at:].split(b"\r\n")[0].split(b":")[1]))
+            self.received.append(head + body)
+            answer = head + body
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n" % len(answer))
+            writer.write(b"Connection: close\r\n\r\n" + answer)
+            await writer.drain()
+        writer.close()
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Gives back what it gets."""
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def client_hello(name: str | None) -> bytes:
+    """What a TLS client says first, if it wants this host."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    client = context.wrap_bio(incoming, outgoing, server_hostname=name)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+def certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's context for these names, and a client's that trusts it."""
+    key, crt = folder / "key.pem", folder / "crt.pem"
+    also = ",".join(f"DNS:{name}" for name in names)
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    words += [
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        f"/CN={names[0]}",
+        "-addext",
+        f"subjectAltName={also}",
+    ]
+    subprocess.run(
+        [*words, "-keyout", key, "-out", crt], check=True, capture_output=True, timeout=WAIT_S
+    )
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(crt, key)
+    return theirs, ssl.create_default_context(cafile=str(crt))
