@@ -28,7 +28,7 @@ LAYERS = (
     ("runner",),
     ("policy",),
     ("process", "keeper"),
-    ("sections",),
+    ("sections", "documents"),
     ("errors", "results", "redact", "printable", "background"),
 )
 # `kakoi` itself names what the modules offer, and `__main__` is a door mat.

@@ -7,6 +7,8 @@ KakoiError (also named BashExecutorError)     code, details, hint
 │   └── BlockedPatternError
 ├── UserCancelledError                a person said no
 ├── AuditError                        AUDIT_FAILED; what happens cannot be recorded, or read
+├── SourceError                       SOURCE_FAILED; an issue tracker did not do what it was asked
+├── QueueError                        QUEUE_FAILED; the queue of tasks cannot be used
 ├── CommandFailedError                COMMAND_FAILED; also RuntimeError; only of spec D's built-ins
 ├── ExecutionError                    no exit code could be had
 │   └── TimeoutError                  also the builtin
@@ -115,6 +117,22 @@ class AuditError(KakoiError):
     """The audit log cannot be written or read; what cannot be recorded must not run."""
 
     code = "AUDIT_FAILED"
+
+
+class SourceError(KakoiError):
+    """A place that tasks come from failed, or gave what it must not give.
+
+    `details` has `status` (of its answer, 0 if there was none) and, where it says when to come
+    again, `retry_after_s`.
+    """
+
+    code = "SOURCE_FAILED"
+
+
+class QueueError(KakoiError):
+    """The queue of tasks cannot be used, or a lease of it is no longer ours."""
+
+    code = "QUEUE_FAILED"
 
 
 class CommandFailedError(KakoiError, RuntimeError):

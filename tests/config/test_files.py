@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.config.files import Item, read_items
+from kakoi.config.files import read_items
+from kakoi.documents import Item
 from kakoi.errors import ConfigurationError
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kakoi.bash_executor.checks import boolean, path, patterns, seconds, text, texts
-from kakoi.config.files import Item, read_items
+from kakoi.config.files import read_items
+from kakoi.documents import Item
 from kakoi.errors import ConfigurationError
 from kakoi.sandbox.settings import SandboxConfig
 from kakoi.sections import nearest, shown, wrong

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kakoi.builtin.registry import GROUPS, PREFIX, Tool, find
-from kakoi.config.files import read_text, yaml_items
+from kakoi.documents import front_matter, read_text
 from kakoi.errors import ConfigurationError, SecurityError
 from kakoi.sections import Section, wrong
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_FENCE = "---"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,7 @@ def load_command_file(path: str | os.PathLike[str]) -> CommandFile:
 
 def parse_command_file(text: str, *, origin: str) -> CommandFile:
     """The same for a text."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    if lines[0].strip() != _FENCE or _FENCE not in (line.strip() for line in lines[1:]):
-        raise ConfigurationError(
-            f"{origin} has no front matter", hint=f"begin with {_FENCE}, `name: …`, {_FENCE}"
-        )
-    end = next(at for at, line in enumerate(lines) if at and line.strip() == _FENCE)
-    # Strangers write such files: read as settings are, with the same guards.
-    items = yaml_items("\n".join(["", *lines[1:end]]), Path(origin))
-    front = {".".join(item.keys): item.value for item in items}
+    front, task = front_matter(text, origin=origin)
     section = Section(front, origin, "name allowed_tools description")
     name = section.text("name")
     if not _NAME.fullmatch(name):
@@ -79,5 +70,4 @@ def parse_command_file(text: str, *, origin: str) -> CommandFile:
     allowed = tuple(each.removeprefix(PREFIX) for each in section.texts("allowed_tools") or ())
     for group in allowed:
         find(group)
-    task = "\n".join(lines[end + 1 :]).strip()
     return CommandFile(name, allowed, task, section.text("description"))

@@ -13,9 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from kakoi.config.files import Item, read_items, user_folder
+from kakoi.config.files import read_items, user_folder
 from kakoi.config.setting import Setting
 from kakoi.config.settings import Settings, build, defaults, table
+from kakoi.documents import Item
 from kakoi.errors import ConfigurationError
 
 PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")

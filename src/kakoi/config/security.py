@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kakoi.config.files import read_text, user_folder
+from kakoi.config.files import user_folder
+from kakoi.documents import read_text
 from kakoi.errors import ConfigurationError
 from kakoi.sandbox.settings import SandboxConfig
 from kakoi.sections import Section

@@ -115,7 +115,7 @@ def test_the_shipped_whitelist_is_the_list_of_the_profile() -> None:
         (b"{a: " * 400 + b"}" * 400, "is no YAML|nested too deeply"),
         (b"executor: !!bool x", "is no YAML"),
         (b"executor: {timeout: !!python/object/apply:os.getpid []}", "is no YAML"),
-        (b"#" * 2_000_000, "bytes; that is no settings"),
+        (b"#" * 2_000_000, "bytes; that is too long"),
         (None, "there is no configuration at"),
     ],
 )

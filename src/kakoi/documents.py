@@ -1,0 +1,133 @@
+"""Documents that strangers write (YAML, front matter of Markdown) → values with their lines.
+
+Whatever is in one, reading it is quick, small and quiet: it gives values or a ConfigurationError.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kakoi.errors import ConfigurationError
+
+_MAX_BYTES = 256 * 1024
+_MAX_DEPTH = 16
+# Of `1:1:1:…`, which YAML takes for a number to the base of sixty, a long one takes hours.
+_MAX_NUMBER = 64
+# What its constructors raise for `!!bool x`, `!!int ""` and the like.
+_OF_BROKEN_TAGS = (ValueError, LookupError, TypeError, AttributeError)
+_FENCE = "---"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value as it is written: where it is in the file, by keys and by line (0: unknown)."""
+
+    keys: tuple[str, ...]
+    value: Any
+    line: int
+
+
+def read_text(path: Path) -> str | None:
+    """A file's text, if it is one and not too long; None if there is no such file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > _MAX_BYTES:
+        raise ConfigurationError(f"{path} has more than {_MAX_BYTES} bytes; that is too long")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is no UTF-8 text (byte {error.start})") from None
+
+
+def front_matter(text: str, *, origin: str) -> tuple[Mapping[str, Any], str]:
+    """The values between the two lines of `---` that a Markdown text begins with, and the rest."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    if lines[0].strip() != _FENCE or _FENCE not in (line.strip() for line in lines[1:]):
+        raise ConfigurationError(
+            f"{origin} has no front matter", hint=f"begin with {_FENCE}, `name: …`, {_FENCE}"
+        )
+    end = next(at for at, line in enumerate(lines) if at and line.strip() == _FENCE)
+    items = yaml_items("\n".join(["", *lines[1:end]]), Path(origin))
+    values = {".".join(item.keys): item.value for item in items}
+    return values, "\n".join(lines[end + 1 :]).strip()
+
+
+def yaml_items(text: str, path: Path) -> Iterator[Item]:
+    """Everything that a text sets; `path` is where it is from. No text keeps it busy for long."""
+    try:
+        _guard(text, path)
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is not None:
+                _check(node, path)
+                yield from _walk(loader, node, (), path)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        at = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        raise ConfigurationError(f"{at} is no YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, *_OF_BROKEN_TAGS) as error:
+        raise ConfigurationError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+
+
+def _guard(text: str, path: Path) -> None:
+    """Refuse what makes the parser itself slow or big, before it has read all of it."""
+    depth = 0
+    for event in yaml.parse(text):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigurationError(
+                f"{path}:{line} holds an alias (`*{event.anchor}`)",
+                hint="write the value out where it is meant",
+            )
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MAX_DEPTH:
+            raise ConfigurationError(f"{path}:{line} is nested too deeply")
+
+
+def _check(node: yaml.Node, path: Path) -> None:
+    """Every key is a name and there once, also in lists; numbers have a sensible length."""
+    line = node.start_mark.line + 1
+    if isinstance(node, yaml.ScalarNode):
+        if len(node.value) > _MAX_NUMBER and node.tag.endswith((":int", ":float")):
+            raise ConfigurationError(f"{path}:{line}: the number is too long")
+    elif isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            _check(each, path)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is None or key in seen:
+                what = "is no name" if key is None else "is there already"
+                line = key_node.start_mark.line + 1
+                named = str(key_node.value)[:80]
+                raise ConfigurationError(f"{path}:{line}: the key {named!r} {what}")
+            seen.add(key)
+            _check(value_node, path)
+
+
+def _walk(
+    loader: yaml.SafeLoader, node: yaml.Node, keys: tuple[str, ...], path: Path
+) -> Iterator[Item]:
+    line = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            yield from _walk(loader, value_node, (*keys, key_node.value), path)
+    elif not keys:
+        raise ConfigurationError(f"{path}:{line}: there are no keys and values")
+    else:
+        yield Item(keys, loader.construct_object(node, deep=True), line)
