@@ -15,7 +15,7 @@ from kakoi.tasks.task import Comment, Task, uuid_of
 
 PUBLIC: Final = "https://gitlab.com"
 TOKEN_VARIABLE: Final = "GITLAB_PERSONAL_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
-_NAME: Final = r"(?!-/|\.{1,2}/)[A-Za-z0-9_.][A-Za-z0-9_.-]{0,254}"
+_NAME: Final = r"(?!(?:-|\.{1,2})(?:/|$))[A-Za-z0-9_.][A-Za-z0-9_.-]{0,254}"
 _PROJECT: Final = re.compile(rf"{_NAME}(?:/{_NAME}){{1,20}}")
 # GitLab shows issues as work items, too.
 _PATH: Final = re.compile(
