@@ -34,7 +34,17 @@ PUBLIC = [
     "decide",
     "load_policy",
 ]
-HEAVY = {"click", "pydantic", "yaml", "mcp", "rich", "httpx", "importlib.metadata"}
+HEAVY = {
+    "click",
+    "pydantic",
+    "yaml",
+    "mcp",
+    "rich",
+    "httpx",
+    "httpx2",
+    "redis",
+    "importlib.metadata",
+}
 
 
 def test_the_public_names_are_these() -> None:

@@ -174,3 +174,11 @@ def test_the_schema_accepts_what_is_right_and_finds_what_is_wrong() -> None:
 def test_no_colour_and_no_terminal_are_needed(home: Home) -> None:
     assert "\x1b" not in home("config", "show", "--origin", NO_COLOR="1")[1]
     assert home("config", "--help")[1].rstrip().endswith("cannot be used.")
+
+
+def test_show_hides_the_password_of_an_address(home: Home) -> None:
+    url = "redis://me:5up3r53cr3t@queue.example/0"
+    for more in ([], ["--json"]):
+        _, out, _ = home("config", "show", *more, KAKOI_QUEUE_URL=url)
+        assert "queue.example" in out
+        assert "53cr3t" not in out

@@ -529,6 +529,6 @@ kakoi.cli.main()
     )
     loaded = set(done.stdout.decode().split())
     assert {"asyncio", "click", "kakoi.gate"} <= loaded
-    heavy = "mcp rich httpx openai anthropic pydantic pydantic_ai docker starlette kakoi.keeper"
+    heavy = "mcp rich httpx httpx2 redis sqlite3 openai anthropic pydantic pydantic_ai docker starlette kakoi.keeper"
     unneeded = "kakoi.sandbox.docker kakoi.sandbox.bubblewrap kakoi.cli.check pytest"
     assert loaded & set((heavy + " " + unneeded).split()) == set()

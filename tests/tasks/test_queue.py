@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -194,11 +194,14 @@ class Fragile:
     lease_s: float
     failures: list[bool]
     renewed: int = 0
+    renewed_twice: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def renew(self, lease: Lease) -> None:
         if self.failures:
             raise QueueError("no", details={"lost": True} if self.failures.pop(0) else {})
         self.renewed += 1
+        if self.renewed == 2:
+            self.renewed_twice.set()
 
     async def put(self, key: str) -> bool:
         return bool(key)
@@ -220,15 +223,15 @@ LEASE = Lease(key="a", attempt=1, token="x")
 
 
 async def test_work_is_done_while_its_lease_is_renewed() -> None:
-    queue = Fragile(0.03, [False])
+    queue = Fragile(0.3, [False])
 
     async def until_renewed() -> str:
-        while queue.renewed < 3:
-            await asyncio.sleep(0.005)
+        await queue.renewed_twice.wait()
         return "done"
 
     async with asyncio.timeout(WAIT_S):
         assert await keep(queue, LEASE, until_renewed()) == "done"
+    assert queue.failures == []
 
 
 @pytest.mark.parametrize("failures", [[True], [False] * 10_000])
@@ -299,10 +302,10 @@ class Consumers:
     folder: Path
 
     def start(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, CONSUMER, self.address, str(LEASE_S)]
-        folders = [self.folder / "log", self.folder / "locks"]
-        folders[1].mkdir(exist_ok=True)
-        return subprocess.Popen([*command, *folders], stdin=subprocess.PIPE)
+        log, locks = self.folder / "log", self.folder / "locks"
+        locks.mkdir(exist_ok=True)
+        command = [sys.executable, str(CONSUMER), self.address, str(LEASE_S), str(log), str(locks)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def log(self) -> list[list[str]]:
         path = self.folder / "log"

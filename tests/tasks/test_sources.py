@@ -285,6 +285,19 @@ async def test_an_address_of_somebody_else_belongs_to_no_source(
     assert hub.seen == lab.seen == []
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://GitHub.com/team/project/issues/1",
+        "https://github.com/team/project/issues/1/",
+        "https://github.com/team/project/issues/1#issuecomment-5",
+        "https://github.com/team/project/issues/1?x=1",
+    ],
+)
+def test_an_address_as_browsers_give_it_is_understood(address: str) -> None:
+    assert GitHubSource(RestClient(github_site(), clock=lambda: NOW)).owns(address)
+
+
 @pytest.mark.parametrize("name", ["", "project", "a/b/c", "../x", "a/..", "a/b#", "a b/c", "a/b\n"])
 def test_a_repository_without_owner_and_name_is_refused(name: str) -> None:
     client = RestClient(github_site(), clock=lambda: NOW)
@@ -398,7 +411,6 @@ async def test_a_change_that_is_refused_for_another_reason_is_an_error(desk: Des
         await desk.source.propose(task, Change(branch="x", title="t", body=""))
 
 
-@pytest.mark.requirement("A-087")
 async def test_a_task_that_is_assigned_to_nobody_any_more_is_not_wanted(desk: Desk) -> None:
     assert await still_wanted(desk.source, desk.task)
     desk.item()["assignees"] = []

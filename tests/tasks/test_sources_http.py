@@ -244,7 +244,7 @@ async def test_a_redirect_that_leads_nowhere_ends(
     client: Opener, hub: FakeGitHub, pauses: Pauses, location: str
 ) -> None:
     hub.trouble += [Reply(302, None, {"Location": location})] * 9
-    with pytest.raises(SourceError, match="leads |Invalid URL"):
+    with pytest.raises(SourceError, match=r"leads |Invalid URL"):
         await client(hub, pauses).get(ISSUE)
     assert len(hub.seen) <= 5
 
@@ -279,6 +279,7 @@ async def test_a_page_that_is_no_list_is_told(
         await client(hub, pauses).pages(ISSUE)
 
 
+@pytest.mark.requirement("A-041")
 async def test_the_token_is_in_no_log_and_in_no_error(
     client: Opener, hub: FakeGitHub, pauses: Pauses, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,7 @@ from kakoi.config.security import security_file
 from kakoi.config.settings import defaults, section_docs, table, value_at
 from kakoi.errors import ConfigurationError
 from kakoi.printable import shown
+from kakoi.redact import redact
 
 _WORKSPACE: Final = click.option(
     "--workspace", metavar="DIR", default=".", help="The project's directory (default: this one)."
@@ -48,7 +49,7 @@ def show(context: click.Context, /, *, origin: bool, as_json: bool, **_settings:
     if as_json:
         click.echo(json.dumps(_as_dict(loaded), indent=2))
         return
-    values = {path: _written(path, value_at(loaded.settings, path)) for path in table()}
+    values = {path: _written(path, _told(loaded, path)) for path in table()}
     lines = [(f"{path}: {shown(value)}", loaded.origin(path)) for path, value in values.items()]
     width = min(max(len(line) for line, _ in lines), 60)
     for line, where in lines:
@@ -115,7 +116,7 @@ def _files(workspace: str) -> Iterator[tuple[str, Path]]:
 def _as_dict(loaded: Loaded) -> Mapping[str, Any]:
     return {
         path: {
-            "value": value_at(loaded.settings, path),
+            "value": _told(loaded, path),
             "origin": loaded.origin(path),
             "description": setting.doc,
             "variables": list(setting.env),
@@ -123,6 +124,12 @@ def _as_dict(loaded: Loaded) -> Mapping[str, Any]:
         }
         for path, setting in table().items()
     }
+
+
+def _told(loaded: Loaded, path: str) -> Any:
+    """A value for everybody to see: an address may hold a password."""
+    value = value_at(loaded.settings, path)
+    return redact(value) if isinstance(value, str) else value
 
 
 def _written(path: str, value: Any) -> str:

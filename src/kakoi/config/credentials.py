@@ -1,12 +1,16 @@
 """Which secret belongs to which host: a token never goes to another one."""
 
 import os
+import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from kakoi.errors import ConfigurationError
+from kakoi.sections import shown
 from kakoi.tasks.remotes import Credential, parse_remote
 
+Platform = Literal["github", "gitlab"]
+_HOST: Final = re.compile(r"(?:[a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 # The variable of the token, the name that goes with it, the variable of the host and its default.
 _PLATFORMS: Final = (
     ("GITHUB_PERSONAL_ACCESS_TOKEN", "x-access-token", "GITHUB_HOST", "github.com"),
@@ -26,8 +30,25 @@ def credential_for(address: str, environ: Mapping[str, str] | None = None) -> Cr
     except ConfigurationError:
         return None
     for variable, username, host_variable, default in _PLATFORMS:
-        scheme, _, host = (given.get(host_variable) or default).rpartition("://")
-        ours = (scheme or "https", host.rstrip("/").lower())
+        ours = _server(given.get(host_variable) or default)
         if given.get(variable) and (remote.scheme, remote.host.lower()) == ours:
             return Credential(username, given[variable])
     return None
+
+
+def server_and_token(name: Platform, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Where people see a platform, without a slash at the end, and our token for it, or nothing."""
+    variable, _, host_variable, default = _PLATFORMS[0 if name == "github" else 1]
+    scheme, host = _server(environ.get(host_variable) or default)
+    address = f"{scheme}://{host}"
+    if scheme not in ("http", "https") or not _HOST.fullmatch(host):
+        raise ConfigurationError(
+            f"{host_variable} is {shown(address)}; it must be the name of a server",
+            hint="write git.example, git.example:8443 or http://git.example",
+        )
+    return address, environ.get(variable, "")
+
+
+def _server(named: str) -> tuple[str, str]:
+    scheme, _, host = named.rpartition("://")
+    return scheme or "https", host.rstrip("/").lower()

@@ -2,10 +2,14 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Final
 
 from kakoi.config.kinds import COUNT, FLAG, FROM_ZERO, NUMBER, TEXT, TEXTS
 from kakoi.config.setting import described
+from kakoi.tasks.sources.labels import Labels
 from kakoi.tasks.task import DEFAULT_IMAGE
+
+_LABELS: Final = Labels()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,46 @@ class McpServerSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsSection:
+    """Labels that show how far a task is; a task has at most one of them."""
+
+    waiting: str = described(_LABELS.waiting, TEXT, "It waits: people give it this one.")
+    processing: str = described(_LABELS.processing, TEXT, "It is being done.")
+    done: str = described(_LABELS.done, TEXT, "It is done.")
+    error: str = described(_LABELS.error, TEXT, "It could not be done.")
+    paused: str = described(_LABELS.paused, TEXT, "It is to be gone on with later.")
+    stopped: str = described(_LABELS.stopped, TEXT, "Nobody is assigned to it any more.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcesSection:
+    """Where tasks come from; the tokens are in the environment."""
+
+    github: tuple[str, ...] = described((), TEXTS, "Repositories on GitHub, as `owner/name`.")
+    gitlab: tuple[str, ...] = described((), TEXTS, "Projects on GitLab, as `group/project`.")
+    folder: str = described("", TEXT, "A folder of Markdown files that are tasks.")
+    assignee: str = described(
+        "", TEXT, "Only what is assigned to this user is a task; empty is anybody or nobody."
+    )
+    labels: LabelsSection = dataclasses.field(default_factory=LabelsSection)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSection:
+    """Where tasks wait for somebody to do them."""
+
+    url: str = described(
+        "",
+        TEXT,
+        "A Redis that several machines share; empty is a file beside the audit log.",
+        env="KAKOI_QUEUE_URL",
+    )
+    lease_seconds: float = described(
+        60.0, NUMBER, "After how long without a sign of life a task is given to somebody else."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSection:
     """One clean environment for each task."""
 
@@ -113,3 +157,5 @@ class TaskSection:
     network: NetworkSection = dataclasses.field(default_factory=NetworkSection)
     clone: CloneSection = dataclasses.field(default_factory=CloneSection)
     cleanup: CleanupSection = dataclasses.field(default_factory=CleanupSection)
+    sources: SourcesSection = dataclasses.field(default_factory=SourcesSection)
+    queue: QueueSection = dataclasses.field(default_factory=QueueSection)

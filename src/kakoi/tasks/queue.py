@@ -2,7 +2,7 @@
 
 A key stays in the queue until its task is done. Who takes it has a lease, which must be renewed;
 of somebody who is gone the lease runs out, and the next one may take the key. Nothing is moved from
-one place to another, so nothing can be lost on the way. docs/adr/0013 says why it is built so.
+one place to another, so nothing can be lost on the way. docs/adr/0015 says why it is built so.
 """
 
 import asyncio

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from kakoi.errors import ConfigurationError, SourceError
 from kakoi.tasks.sources.answers import Answer, objects, one_line
@@ -223,10 +222,7 @@ class GitHubSource:
         return place
 
     def _find(self, key: str) -> _Place | None:
-        web = self._client.site.web
-        if not key.startswith(f"{web}/"):
-            return None
-        match = _PATH.fullmatch(urlsplit(key).path[len(urlsplit(web).path) :])
+        match = _PATH.fullmatch(self._client.site.path_of(key) or "")
         return _Place(match[1], match[2], int(match[4])) if match else None
 
 

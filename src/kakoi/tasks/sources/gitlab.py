@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
-from urllib.parse import urlsplit
 
 from kakoi.errors import ConfigurationError, SourceError
 from kakoi.tasks.sources.answers import Answer, objects, one_line
@@ -200,10 +199,7 @@ class GitLabSource:
         return place
 
     def _find(self, key: str) -> _Place | None:
-        web = self._client.site.web
-        if not key.startswith(f"{web}/"):
-            return None
-        match = _PATH.fullmatch(urlsplit(key).path[len(urlsplit(web).path) :])
+        match = _PATH.fullmatch(self._client.site.path_of(key) or "")
         if match is None or not _PROJECT.fullmatch(match[1]):
             return None
         kind: _Kind = "merge_requests" if match[2] == "merge_requests" else "issues"

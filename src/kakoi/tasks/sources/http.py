@@ -51,6 +51,13 @@ class Site:
     token_variable: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    def path_of(self, address: str) -> str | None:
+        """Where on this server an address leads, without query and fragment; None if elsewhere."""
+        start = len(self.web)
+        if address[: start + 1].lower() != f"{self.web}/".lower():
+            return None
+        return re.split(r"[?#]", address[start:], maxsplit=1)[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
