@@ -27,7 +27,9 @@ def our_files(suffix: str = "") -> list[Path]:
             for name in folders
             if name not in NOT_OURS and (name == ".ci" or not name.startswith("."))
         )
-        found += [Path(folder, name) for name in sorted(files) if name.endswith(suffix)]
+        # In a worktree `.git` is a file that says where the repository is.
+        names = sorted(name for name in files if name != ".git" and name.endswith(suffix))
+        found += [Path(folder, name) for name in names]
     return found
 
 
