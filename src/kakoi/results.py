@@ -24,15 +24,26 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BlockedConnection:
-    """What a sandbox wanted to reach and was refused. `host` is empty if it was not to be read."""
+    """What a sandbox wanted to reach and was refused. `host` is empty if it was not to be read.
+
+    `by_list`: it is not among `allowed_domains`; added there, it could be reached.
+    """
 
     host: str
     port: int
     reason: str
+    by_list: bool = False
+
+    @property
+    def line(self) -> str:
+        """What to add to `allowed_domains`; empty if that would not help."""
+        if not self.by_list:
+            return ""
+        return self.host if self.port in (80, 443) else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
         where = f"{self.host}:{self.port}" if self.host else "a request to the proxy"
-        return f"{where} was refused: {self.reason}"
+        return f"{where} was refused{' by `allowed_domains`' * self.by_list}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

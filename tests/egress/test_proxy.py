@@ -131,15 +131,15 @@ async def test_of_many_addresses_only_the_public_ones_are_tried() -> None:
 )
 async def test_what_is_not_listed_is_refused_and_not_even_looked_up(authority: str) -> None:
     async with opened("example.org") as world:
-        with world.proxy.watch() as blocked:
-            assert (await world.connect(authority)).startswith(b"HTTP/1.1 403")
-            answer = await world.ask(get(authority))
+        watch = world.proxy.watch()
+        assert (await world.connect(authority)).startswith(b"HTTP/1.1 403")
+        answer = await world.ask(get(authority))
 
         assert answer.startswith(b"HTTP/1.1 403")
         assert b"refused by kakoi" in answer
         assert world.names.asked == []
         assert len(world.objections) == 2
-        assert blocked()
+        assert watch.blocked
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ async def test_a_tunnel_whose_tls_names_another_host_is_cut(name: str | None) ->
         writer.close()
 
     async with server(listening) as port, opened(f"example.org:{port}") as world:
-        with world.proxy.watch() as blocked:
-            connect = f"CONNECT example.org:{port} HTTP/1.1\r\nHost: example.org\r\n\r\n"
-            answer = await world.ask(connect.encode(), then=client_hello(name))
+        watch = world.proxy.watch()
+        connect = f"CONNECT example.org:{port} HTTP/1.1\r\nHost: example.org\r\n\r\n"
+        answer = await world.ask(connect.encode(), then=client_hello(name))
         assert answer[:1] == b"\x15"
-        assert "TLS" in blocked()[0].reason
+        assert "TLS" in watch.blocked[0].reason
 
     assert sent in ([], [b""])
 
@@ -368,26 +368,25 @@ async def test_a_change_of_the_list_holds_at_once_also_for_open_tunnels() -> Non
 
 async def test_refusals_are_told_once_to_each_who_watches() -> None:
     async with opened("example.org") as world:
-        with world.proxy.watch() as outer:
-            await world.connect("a.test:443")
-            with world.proxy.watch() as inner:
-                for _ in range(3):
-                    await world.connect("b.test:443")
-            await world.connect("c.test:443")
+        first = world.proxy.watch()
+        await world.connect("a.test:443")
+        second = world.proxy.watch()
+        for _ in range(3):
+            await world.connect("b.test:443")
 
-    assert [each.host for each in outer()] == ["a.test", "b.test", "c.test"]
-    assert [(each.host, each.port, each.reason) for each in inner()] == [
+    assert [each.host for each in first.blocked] == ["a.test", "b.test"]
+    assert [(each.host, each.port, each.reason) for each in second.blocked] == [
         ("b.test", 443, "it is not listed")
     ]
 
 
 async def test_refusals_are_bounded() -> None:
     async with opened("example.org") as world:
-        with world.proxy.watch() as blocked:
-            for number in range(150):
-                await world.connect(f"n{number}.test:443")
+        watch = world.proxy.watch()
+        for number in range(150):
+            await world.connect(f"n{number}.test:443")
 
-    assert len(blocked()) == 100
+    assert len(watch.blocked) == 100
 
 
 async def test_a_credential_is_added_here_and_goes_by_tls_only(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Event(StrEnum):
     DECLINED = "declined"
     STARTED = "started"
     ENDED = "ended"
+    CONNECTION = "connection"
     ROTATED = "rotated"
     RECOVERED = "recovered"
     CUT = "cut"
@@ -60,6 +61,7 @@ _KINDS: Final[Mapping[str, type]] = {
     "command_sha256": str,
     "cwd": str,
     "sandbox": str,
+    "target": str,
     "verdict": str,
     "rules": list,
     "reason": str,
@@ -86,6 +88,7 @@ class AuditEntry:
     """What there is to record. Wrong types raise ConfigurationError here, not when it is read.
 
     `id`: of the command, the same for all that happens to it.
+    `target`: what a sandbox wanted to reach; then `id` is the same for all of that sandbox.
     `verdict`, `rules`, `reason`: of the policy, and why; an ending has its `results.Reason`,
     and in `error` the words for a command that never started or a sandbox that was lost.
     `session`, `task`, `user`: labels of the caller.
@@ -96,6 +99,7 @@ class AuditEntry:
     command: str = ""
     cwd: str = ""
     sandbox: str = ""
+    target: str = ""
     verdict: str = ""
     rules: tuple[str, ...] = ()
     reason: str = ""

@@ -22,11 +22,15 @@ _WITH_IMAGES: Final = ("docker", "podman")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where to run. `image_is_asked_for`: a sandbox without images won't do."""
+    """Where to run. `image_is_asked_for`: a sandbox without images won't do.
+
+    `allowed_domains`: what may be reached besides what the settings list.
+    """
 
     loaded: Loaded
     workspace: str = "."
     image_is_asked_for: bool = False
+    allowed_domains: tuple[str, ...] = ()
 
     @property
     def settings(self) -> Settings:
@@ -50,11 +54,10 @@ class Place:
     @property
     def config(self) -> SandboxConfig:
         """The sandbox; one that was named and can't be what was asked for is an error."""
-        # Here and not above: judging a command needs neither, and somebody waits for it.
-        from kakoi.config.opening import sandbox_from
+        # Here and not above: judging a command does not need it, and somebody waits for it.
         from kakoi.sandbox.select import AUTO_ORDER
 
-        config = sandbox_from(self.settings)
+        config = self._config
         for named in (config.type, config.fallback):
             if named is not None and named != AUTO and (why := self._objection(named)):
                 fitting = [each for each in (*AUTO_ORDER, *NAMES) if not self._objection(each)]
@@ -63,6 +66,15 @@ class Place:
                     hint=f"leave that option out, or use --sandbox {fitting[0]}",
                 )
         return config
+
+    @property
+    def _config(self) -> SandboxConfig:
+        from kakoi.config.opening import sandbox_from
+
+        config = sandbox_from(self.settings)
+        if not self.allowed_domains:
+            return config
+        return replace(config, allowed_domains=(*config.allowed_domains, *self.allowed_domains))
 
     @property
     def unfit(self) -> list[str]:
@@ -78,7 +90,7 @@ class Place:
         return policy_from(settings, roots=roots, origin="settings")
 
     def _objection(self, name: str) -> str:
-        network = self.settings.sandbox.network
+        network = self._config.network
         if network and network not in NETWORKS[name]:
             return f"has no network `{network}`, only {', '.join(NETWORKS[name])}"
         if self.image_is_asked_for and name not in _WITH_IMAGES:
@@ -127,7 +139,15 @@ _PLACE: Final = (
         "sandbox.network",
         "--network",
         metavar="NETWORK",
-        help="What may be reached: none, bridge or host. A sandbox that cannot give it is refused.",
+        help="What may be reached: none, open, allowlist, bridge or host. A sandbox that cannot "
+        "give it is refused.",
+    ),
+    click.option(
+        "--allow-domain",
+        multiple=True,
+        metavar="DOMAIN",
+        help="Let this be reached, too (`example.org`, `*.example.org:8443`); without --network "
+        "nothing else. May be given again.",
     ),
     _WORKSPACE,
     click.option(
@@ -182,7 +202,12 @@ def place_from(context: click.Context) -> Place:
     asked = context.params.get("image") is not None and (
         context.get_parameter_source("image") is ParameterSource.COMMANDLINE
     )
-    return Place(loaded=loaded, workspace=workspace, image_is_asked_for=asked)
+    return Place(
+        loaded=loaded,
+        workspace=workspace,
+        image_is_asked_for=asked,
+        allowed_domains=tuple(context.params.get("allow_domain") or ()),
+    )
 
 
 def variables(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from kakoi.cli.telling import (
     interruption_in_words,
     result_as_dict,
     say,
+    say_blocked,
     show_decision,
     show_warnings,
 )
@@ -162,8 +163,10 @@ class Session:
     def _tell_result(self, result: ExecutionResult, command: Command, sandbox: str) -> None:
         if self.as_json:
             _print_json(result_as_dict(result, sandbox))
-        elif not self.quiet and (words := ending_in_words(result, command)):
-            say(words)
+        elif not self.quiet:
+            say_blocked(result)
+            if words := ending_in_words(result, command):
+                say(words)
 
     def _tell_interruption(self, number: int) -> int:
         words = interruption_in_words(number)

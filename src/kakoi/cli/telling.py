@@ -18,6 +18,7 @@ _SIGNALS: Final = {
     signal.SIGTERM: "told to stop",
     signal.SIGHUP: "the terminal was closed",
 }
+_MOST_BLOCKED: Final = 5
 
 
 def say(text: str, *, hint: str = "") -> None:
@@ -44,6 +45,14 @@ def show_warnings() -> None:
     logger = logging.getLogger("kakoi")
     logger.addHandler(Warnings(logging.WARNING))
     logger.propagate = False
+
+
+def say_blocked(result: ExecutionResult) -> None:
+    """What the command could not reach, and how it could."""
+    for blocked in result.blocked_connections[:_MOST_BLOCKED]:
+        say(str(blocked), hint=f"--allow-domain {blocked.line}" if blocked.line else "")
+    if (more := len(result.blocked_connections) - _MOST_BLOCKED) > 0:
+        say(f"{more} more connections were refused; --json tells them all")
 
 
 # --- For people ------------------------------------------------------------------------------

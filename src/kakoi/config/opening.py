@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 from kakoi.config.settings import Settings
 from kakoi.errors import SandboxError
@@ -16,6 +17,11 @@ from kakoi.sandbox.adapter import Limits, Network, SandboxAdapter
 from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.select import AUTO_ORDER, SandboxFactory
 from kakoi.sandbox.settings import AUTO, ContainerUseSettings, HostSettings, SandboxConfig
+
+if TYPE_CHECKING:
+    from kakoi.audit import AuditLog
+    from kakoi.egress.proxy import Proxy
+    from kakoi.sandbox.outlet import Outlet
 
 
 def sandbox_from(settings: Settings) -> SandboxConfig:
@@ -36,6 +42,7 @@ def sandbox_from(settings: Settings) -> SandboxConfig:
         type=section.type,
         fallback=section.fallback or None,
         network=_network(section.network),
+        allowed_domains=section.allowed_domains,
         docker=docker,
         container_use=ContainerUseSettings(
             image=section.container_use.image, env_id=section.container_use.env_id
@@ -45,7 +52,7 @@ def sandbox_from(settings: Settings) -> SandboxConfig:
 
 
 def _network(name: str) -> Network | None:
-    names: tuple[Network, ...] = ("none", "bridge", "host")
+    names: tuple[Network, ...] = get_args(Network)
     return next((each for each in names if each == name), None)
 
 
@@ -68,18 +75,22 @@ async def open_gate(
     """
     from kakoi.audit import AuditLog
 
-    factory = SandboxFactory(workspace, environ=os.environ, clock=time.time)
     named = os.environ.get("KAKOI_AUDIT_FILE")
     path = audit_file or (Path(named) if named else default_audit_file(os.environ))
+    audit = AuditLog(path, clock=lambda: datetime.now(UTC))
+    labels = Labels(user=_user())
+    proxy, outlet = _way_out(sandbox, audit, labels) if sandbox.proxied else (None, None)
+    factory = SandboxFactory(workspace, environ=os.environ, clock=time.time, outlet=outlet)
     gate = Gate(
         policy,
         lambda: _choose(factory, sandbox, unfit),
         cwd=workspace,
         approver=approver,
-        audit=AuditLog(path, clock=lambda: datetime.now(UTC)),
-        labels=Labels(user=_user()),
+        audit=audit,
+        labels=labels,
         ask_always=ask_always,
         validators=validators,
+        proxy=proxy,
     )
     try:
         yield gate
@@ -87,6 +98,23 @@ async def open_gate(
         await gate.close()
         if gate.sandbox is not None:
             await gate.sandbox.cleanup()
+        if proxy is not None:
+            await proxy.close()
+
+
+def _way_out(sandbox: SandboxConfig, audit: "AuditLog", labels: Labels) -> tuple["Proxy", "Outlet"]:
+    """The proxy that the network of a sandbox needs, and how the sandbox comes to it."""
+    # Few sandboxes have a network.
+    from kakoi.egress.domains import EVERYTHING_PUBLIC, parse_domains
+    from kakoi.egress.proxy import Proxy
+    from kakoi.egress.variables import proxy_variables
+    from kakoi.gate.reaching import connection_recorder
+    from kakoi.sandbox.outlet import Outlet
+
+    listed = parse_domains(sandbox.allowed_domains)
+    domains = EVERYTHING_PUBLIC if sandbox.proxied == "open" else listed
+    proxy = Proxy(domains, record=connection_recorder(audit, labels))
+    return proxy, Outlet(proxy.serve, proxy_variables())
 
 
 async def _choose(

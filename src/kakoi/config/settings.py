@@ -9,19 +9,20 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, choice
 from kakoi.config.setting import Setting, described
 from kakoi.config.task_settings import TaskSection
 from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES
 from kakoi.runner.commands import MIB
-from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, GIB, Limits
+from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, GIB, Limits, Network
 from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.settings import AUTO, NAMES
 
 _DOCKER: Final = DockerSettings()
 _LIMITS: Final = Limits()
+NETWORK_NAMES: Final[tuple[str, ...]] = get_args(Network)
 _TIMEOUT: Final = "Seconds for a command that names no time."
 
 
@@ -90,7 +91,7 @@ class DockerSection:
     image: str = described(
         _DOCKER.image, TEXT, "The image of containers.", env="KAKOI_IMAGE", project="choose"
     )
-    network: str = described("none", choice("none", "bridge", "host"), "What containers may reach.")
+    network: str = described("none", choice(*NETWORK_NAMES), "What containers may reach.")
     timeout: float = described(DEFAULT_TIMEOUT_S, NUMBER, _TIMEOUT)
 
 
@@ -129,9 +130,16 @@ class SandboxSection:
     )
     network: str = described(
         "",
-        choice("", "none", "bridge", "host"),
-        "What may be reached, in whichever sandbox; empty is the least it can give.",
+        choice("", *NETWORK_NAMES),
+        "What may be reached, in whichever sandbox; empty is `allowlist` if there are "
+        "`allowed_domains`, else the least it can give.",
         env="KAKOI_NETWORK",
+    )
+    allowed_domains: tuple[str, ...] = described(
+        (),
+        TEXTS,
+        "What `allowlist` leads to: example.org, *.example.org, example.org:8443, 10.1.0.0/16.",
+        env="KAKOI_ALLOWED_DOMAINS",
     )
     docker: DockerSection = dataclasses.field(default_factory=DockerSection)
     container_use: ContainerUseSection = dataclasses.field(default_factory=ContainerUseSection)

@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -49,11 +50,15 @@ class ProxyLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """May this connection be made? `objection` says why not; `addresses` are where it may lead."""
+    """May this connection be made? `objection` says why not; `addresses` are where it may lead.
+
+    `by_list`: the list objects. `failure`: it may, but leads nowhere.
+    """
 
     target: Target | None
     method: str
     objection: str = ""
+    by_list: bool = False
     addresses: Sequence[Address] = ()
     failure: str = ""
 
@@ -113,7 +118,7 @@ class Proxy:
         self._rations = _Rations(self._limits)
         self._doors: list[Door] = []
         self._open: dict[asyncio.Task[None], Target | None] = {}
-        self._watchers: list[dict[tuple[str, str], BlockedConnection]] = []
+        self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
 
     @property
     def domains(self) -> Domains:
@@ -125,10 +130,11 @@ class Proxy:
         """How many connections there are at this moment."""
         return len(self._open)
 
-    def serve(self, listener: socket.socket) -> None:
-        """Serve what comes in at this socket, and not any more what came in at others."""
+    def serve(self, listener: socket.socket) -> Door:
+        """Serve what comes in at this socket, until the door is closed or the proxy is."""
         door = Door(listener, lambda each: self._welcome(door, each), most=self._limits.connections)
         self._doors.append(door)
+        return door
 
     def change(self, domains: Domains) -> None:
         """From now on this list holds; connections that it does not allow are ended."""
@@ -137,16 +143,11 @@ class Proxy:
             if target is not None and domains.objection(target):
                 task.cancel()
 
-    @contextlib.contextmanager
-    def watch(self) -> Iterator[Callable[[], tuple[BlockedConnection, ...]]]:
-        """What is refused from here on, each host and reason once; to be asked at any time."""
-        seen: dict[tuple[str, str], BlockedConnection] = {}
-        self._watchers.append(seen)
-        try:
-            yield lambda: tuple(seen.values())
-        finally:
-            # Not `remove`, which would take another that is equal.
-            self._watchers = [each for each in self._watchers if each is not seen]
+    def watch(self) -> "Watch":
+        """What is refused from here on, for as long as somebody holds it."""
+        watch = Watch()
+        self._watches.add(watch)
+        return watch
 
     async def close(self) -> None:
         """End every connection, and take no more."""
@@ -233,7 +234,7 @@ class Proxy:
         decision = Decision(target=target, method=request.method.decode("ascii"))
         objection = domains.objection(target)
         if objection:
-            return replace(decision, objection=objection)
+            return replace(decision, objection=objection, by_list=isinstance(target.host, str))
         if not isinstance(target.host, str):
             found: Sequence[Address] = [target.host]
         else:
@@ -320,10 +321,26 @@ class Proxy:
     def _note(self, decision: Decision) -> None:
         target = decision.target
         host, port = ("", 0) if target is None else (str(target.host), target.port)
-        blocked = BlockedConnection(host=host, port=port, reason=decision.objection)
-        for seen in self._watchers:
-            if len(seen) < _MOST_BLOCKED:
-                seen.setdefault((f"{host}:{port}", decision.objection), blocked)
+        blocked = BlockedConnection(host, port, decision.objection, by_list=decision.by_list)
+        for watch in self._watches:
+            watch.note(blocked)
+
+
+class Watch:
+    """What was refused, each host, port and reason once, and the first hundred of them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[BlockedConnection, None] = {}
+
+    @property
+    def blocked(self) -> tuple[BlockedConnection, ...]:
+        """What was refused so far."""
+        return tuple(self._seen)
+
+    def note(self, blocked: BlockedConnection) -> None:
+        """One more."""
+        if len(self._seen) < _MOST_BLOCKED:
+            self._seen[blocked] = None
 
 
 class _Rations:

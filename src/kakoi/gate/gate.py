@@ -28,6 +28,7 @@ from kakoi.gate.calls import (
     lost_result,
     with_variables,
 )
+from kakoi.gate.reaching import Watch, Watchable, WatchedRunning, with_blocked
 from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
 from kakoi.policy.rules import Policy, Verdict
 from kakoi.results import ExecutionResult
@@ -53,6 +54,7 @@ class Gate:
     `concurrency`: how many commands may run at once; the others wait their turn.
     `ask_always`: the approver is asked about every command, also where the policy would not.
     `validators`: are shown every command that the policy lets pass, and refuse by SecurityError.
+    `proxy`: who decides what the sandbox may reach; results tell what it refused.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Gate:
         concurrency: int = DEFAULT_CONCURRENCY,
         ask_always: bool = False,
         validators: Sequence[Callable[[str], object]] = (),
+        proxy: Watchable | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError(f"concurrency is {concurrency}; it must be at least 1")
@@ -82,6 +85,7 @@ class Gate:
         self._ask_always = ask_always
         self._validators = tuple(validators)
         self._jobs: set[asyncio.Task[ExecutionResult]] = set()
+        self.proxy = proxy
 
     @property
     def policy(self) -> Policy:
@@ -104,7 +108,8 @@ class Gate:
         async with self._turns:
             sandbox = await self._place()
             async with self._recording(entry, sandbox) as record:
-                result = await sandbox.run(command)
+                watch = self._watch()
+                result = with_blocked(await sandbox.run(command), watch)
                 await record(result)
         return result
 
@@ -126,7 +131,7 @@ class Gate:
             sandbox = await self._place()
             async with self._recording(entry, sandbox) as record:
                 channel = await sandbox.channel()
-                async with channel.open(command) as running:
+                async with WatchedRunning(channel.open(command), self._watch()) as running:
                     yield running
                     await record(await running.result())
 
@@ -163,6 +168,7 @@ class Gate:
         sandbox = await self._place()
         channel = await sandbox.channel()
         entry = replace(entry, sandbox=sandbox.name)
+        watch = self._watch()
         started = with_variables(command, call.variables)
         beginning = asyncio.ensure_future(self._begin(channel, entry, started))
         try:
@@ -174,7 +180,7 @@ class Gate:
             ending = self._call_off(channel, entry, beginning, error)
             await asyncio.shield(self._keep(ending, command.id))
             raise
-        self._keep(self._see_it_end(channel, entry, command.max_output_bytes), command.id)
+        self._keep(self._see_it_end(channel, entry, command.max_output_bytes, watch), command.id)
         return command.id
 
     async def wait(self, job: str, *, wait_s: float) -> ExecutionResult | None:
@@ -218,7 +224,7 @@ class Gate:
         return next((task for task in self._jobs if task.get_name() == job), None)
 
     async def _see_it_end(
-        self, channel: Channel, entry: AuditEntry, limit_bytes: int
+        self, channel: Channel, entry: AuditEntry, limit_bytes: int, watch: Watch | None
     ) -> ExecutionResult:
         try:
             result = await channel.wait_job(entry.id)
@@ -231,8 +237,12 @@ class Gate:
             )
         except (KakoiError, OSError) as error:
             result = lost_result(str(error))
+        result = with_blocked(result, watch)
         await self._record_end(ended(entry, result))
         return result
+
+    def _watch(self) -> Watch | None:
+        return None if self.proxy is None else self.proxy.watch()
 
     async def _begin(self, channel: Channel, entry: AuditEntry, command: Command) -> None:
         await self._record(entry)

@@ -7,7 +7,7 @@ programs want to know is in `_meta`, under `kakoi`.
 import codecs
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from mcp_types import CallToolResult, TextContent
@@ -19,6 +19,7 @@ from kakoi.printable import shown
 from kakoi.results import ExecutionResult, Reason
 
 META: Final = "kakoi"
+_MOST_BLOCKED: Final = 5
 _STDERR: Final = "[stderr]\n"
 # No exit code of the command's own: it is not to blame.
 _OURS: Final = frozenset((Reason.SANDBOX_LOST, Reason.NEVER_STARTED))
@@ -83,9 +84,20 @@ def result_reply(
         )
         if len(output.data) < total
     ]
-    told = with_trailer(text, *ending(result), *cut, f"job {job}")
+    told = with_trailer(text + blocked_lines(result, text), *ending(result), *cut, f"job {job}")
     meta = result_meta(job, result) | {"spans": spans, "truncated": bool(cut)}
     return said(told, meta, is_error=result.reason in _OURS)
+
+
+def blocked_lines(result: ExecutionResult, text: str) -> str:
+    """What the command could not reach, one in a line after its output, and who can change that."""
+    lines = [
+        f"[{shown(str(each))}{f'; ask your user to add {each.line}' if each.line else ''}]\n"
+        for each in result.blocked_connections[:_MOST_BLOCKED]
+    ]
+    if (more := len(result.blocked_connections) - _MOST_BLOCKED) > 0:
+        lines.append(f"[{more} more connections were refused]\n")
+    return f"{_break(text)}{''.join(lines)}" if lines else ""
 
 
 def ending(result: ExecutionResult) -> list[str]:
@@ -113,6 +125,7 @@ def result_meta(job: str, result: ExecutionResult) -> dict[str, Any]:
         "cpu_ms": result.cpu_ms,
         "max_rss_bytes": result.max_rss_bytes,
         "error": shown(result.error),
+        "blocked_connections": [asdict(each) for each in result.blocked_connections],
     }
 
 

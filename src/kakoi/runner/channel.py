@@ -94,13 +94,13 @@ class RunnerChannel:
         # With the order, not after it: a job that is asked for twice must not read it twice.
         order |= {"input": base64.b64encode(given).decode(), "input_ends": not command.stdin_open}
         with self._trusting_nothing():
-            check_id(await self._ask(order), command.id)
+            check_id(await self.ask(order), command.id)
         return command.id
 
     async def list_jobs(self) -> list[JobInfo]:
         """Every job that is remembered, running or not."""
         with self._trusting_nothing():
-            return parse_jobs(await self._ask({"op": "list"}))
+            return parse_jobs(await self.ask({"op": "list"}))
 
     async def read_output(
         self, job: str, stream: Stream, *, offset: int = 0, limit: int = MIB, wait_s: float = 0
@@ -115,7 +115,7 @@ class RunnerChannel:
             "limit": min(limit, frames.WINDOW),
             "wait_s": wait_s,
         }
-        answer = await self._ask(order, lambda _kind, body: data.extend(body))
+        answer = await self.ask(order, lambda _kind, body: data.extend(body))
         with self._trusting_nothing():
             if len(data) > limit:
                 raise frames.BadFrame("more output than was asked for")
@@ -127,17 +127,17 @@ class RunnerChannel:
         """Give a job input; BlockingIOError if it does not read what it has got already."""
         for at in range(0, max(1, len(data)), size := frames.MAX_DATA):
             part, is_last = data[at : at + size].decode("latin-1"), at + size >= len(data)
-            await self._ask({"op": "write", "id": job, "data": part, "close": close and is_last})
+            await self.ask({"op": "write", "id": job, "data": part, "close": close and is_last})
 
     async def stop_job(self, job: str) -> ExecutionResult:
         """End a job and everything it started."""
         with self._trusting_nothing():
-            return parse_result(await self._ask({"op": "stop", "id": job}), job)
+            return parse_result(await self.ask({"op": "stop", "id": job}), job)
 
     async def wait_job(self, job: str, *, wait_s: float | None = None) -> ExecutionResult | None:
         """A job's result, or None if it still runs after `wait_s`."""
         with self._trusting_nothing():
-            answer = await self._ask({"op": "wait", "id": job, "wait_s": wait_s})
+            answer = await self.ask({"op": "wait", "id": job, "wait_s": wait_s})
             return None if answer.get("running") is True else parse_result(answer, job)
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = MAX_FILE_BYTES) -> bytes:
@@ -175,12 +175,12 @@ class RunnerChannel:
     async def list_files(self, path: str, *, limit: int = 10_000) -> list[FileInfo]:
         """What is in a folder; OSError with EOVERFLOW if it is more than `limit`."""
         with self._trusting_nothing():
-            return parse_files(await self._ask({"op": "list_files", "path": path, "limit": limit}))
+            return parse_files(await self.ask({"op": "list_files", "path": path, "limit": limit}))
 
     async def stat_file(self, path: str) -> FileInfo:
         """What a path names; a link is told as a link."""
         with self._trusting_nothing():
-            return parse_file(await self._ask({"op": "stat_file", "path": path}))
+            return parse_file(await self.ask({"op": "stat_file", "path": path}))
 
     async def close(self) -> None:
         """Give the channel up; returns when the stream's process is gone."""
@@ -188,9 +188,10 @@ class RunnerChannel:
             self._closing = asyncio.ensure_future(self._line.close())
         await asyncio.shield(self._closing)
 
-    async def _ask(
+    async def ask(
         self, order: dict[str, Any], on_data: Callable[[int, bytes], None] | None = None
     ) -> dict[str, Any]:
+        """The answer to an order of runner/orders.py; nothing in it is to be trusted."""
         return await self._answer(self._line.stream.open(on_data), order)
 
     async def _answer(
@@ -377,11 +378,11 @@ class _Running:
     async def resize(self, size: TerminalSize) -> None:
         """Tell its terminal how big it is now."""
         order = {"op": "resize", "id": self.id, "rows": size.rows, "columns": size.columns}
-        await self._channel._ask(order)
+        await self._channel.ask(order)
 
     async def signal(self, number: int) -> None:
         """Send a signal to its process group."""
-        await self._channel._ask({"op": "signal", "id": self.id, "number": number})
+        await self._channel.ask({"op": "signal", "id": self.id, "number": number})
 
     async def result(self) -> ExecutionResult:
         """What came of it."""

@@ -29,6 +29,7 @@ DELIVERED = (
     "kakoi.runner.jobs",
     "kakoi.runner.files",
     "kakoi.runner.clients",
+    "kakoi.runner.outlet",
     "kakoi.runner.orders",
     "kakoi.runner.lingering",
     "kakoi.runner.runner",

@@ -12,6 +12,7 @@ import time
 
 from kakoi.runner import files, frames
 from kakoi.runner.jobs import Job, signal_number
+from kakoi.runner.outlet import Outlet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Orders:
             "write_file": self._write_file,
             "list_files": self._list_files,
             "stat_file": self._stat_file,
+            "hand_over": Outlet().hand_over,
             "ping": lambda request, order: request.answer({}),
         }
 

@@ -7,7 +7,7 @@ channel's. `execute` is all that spec B asks for; `channel` gives live output, j
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from kakoi.errors import (
     ConfigurationError,
@@ -20,7 +20,10 @@ from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import MIB, Channel, Command, check_type
 
 _LOG = logging.getLogger(__name__)
-Network = Literal["none", "bridge", "host"]
+# `open` and `allowlist` lead through a proxy of ours (outlet.py): to every public host, or to those
+# of a list. `bridge` is an engine's own network, which reaches private addresses, too.
+Network = Literal["none", "open", "allowlist", "bridge", "host"]
+PROXIED: Final = ("open", "allowlist")
 GIB = 1024 * MIB
 # How long `execute` lets a command run that names no time (spec B).
 DEFAULT_TIMEOUT_S = 300.0

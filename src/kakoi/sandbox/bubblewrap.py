@@ -18,6 +18,7 @@ from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings, python_argv
 from kakoi.sandbox.adapter import (
     DEFAULT_TIMEOUT_S,
+    PROXIED,
     Availability,
     ExecuteOptions,
     Limits,
@@ -32,6 +33,7 @@ from kakoi.sandbox.bubblewrap_launch import (
     look_at_system,
 )
 from kakoi.sandbox.limits import Group, make_group
+from kakoi.sandbox.outlet import Handover, Outlet, Served, checked_outlet
 from kakoi.sandbox.workspace import look_at, look_at_workspace, ours_within
 
 _PROBE_TIMEOUT_S = 30.0
@@ -42,7 +44,8 @@ class BubblewrapAdapter:
     """Runs commands in namespaces of their own: they see a read-only system and `workspace`.
 
     They see no process, no socket and, with `network="none"`, no network of this machine; with
-    "host" they have all of it, services on its loopback and abstract sockets included. They write
+    "open" or "allowlist" there is one way out, which `outlet` serves; with "host" they have all of
+    it, services on its loopback and abstract sockets included. They write
     to the workspace and to private directories (/tmp, /run, /home/agent) that go when the sandbox
     does. They are never root: a sandbox of root's runs as the owner of the workspace, and if that
     is root, as an unprivileged user to whom the workspace is lent (process/staging.py). That of a
@@ -60,17 +63,19 @@ class BubblewrapAdapter:
         workspace: str | Path,
         *,
         read_only: Sequence[str | Path] = (),
-        network: Literal["none", "host"] = "none",
+        network: Literal["none", "open", "allowlist", "host"] = "none",
+        outlet: Outlet | None = None,
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         executor: ProcessExecutor | None = None,
     ) -> None:
-        if network not in ("none", "host"):
+        if network not in ("none", *PROXIED, "host"):
             raise ConfigurationError(
-                f"network is {network!r}; bubblewrap can give `none` or `host`",
+                f"network is {network!r}; bubblewrap gives `none`, `open`, `allowlist` or `host`",
                 hint="use docker for a network of its own",
             )
+        self._outlet = checked_outlet(network, outlet)
         # The one place that knows what an environment may hold.
         Command(command="true", env=env or {}, timeout_s=timeout_s)
         check_type("read_only", read_only, list, tuple)
@@ -78,8 +83,9 @@ class BubblewrapAdapter:
         check_type("executor", executor, ProcessExecutor, type(None))
         self._workspace = workspace
         self._read_only = tuple(read_only)
-        self._network: Literal["none", "host"] = network
-        self._env = dict(env or {})
+        self._network: Literal["none", "host"] = "host" if network == "host" else "none"
+        self._env = {**(self._outlet.env if self._outlet else {}), **(env or {})}
+        self._served: Served | None = None
         self._limits = limits or Limits()
         self._timeout_s = timeout_s
         self._executor = executor or ProcessExecutor()
@@ -122,12 +128,18 @@ class BubblewrapAdapter:
         """End the sandbox and everything in it."""
         await self._connection.close()
         await self._leave_group()
+        await self._stop_serving()
 
     @property
     def kept_limits(self) -> frozenset[str]:
         """Which of the limits the kernel keeps, once the sandbox is there."""
         own = {"processes"} if self._limits.processes is not None else set()
         return frozenset(own) | (self._group.kept if self._group else frozenset())
+
+    async def _stop_serving(self) -> None:
+        served, self._served = self._served, None
+        if served is not None:
+            await served.close()
 
     async def _leave_group(self) -> None:
         group, self._group = self._group, None
@@ -159,17 +171,40 @@ class BubblewrapAdapter:
         if counter:
             seen = look_at(counter, what="the counter of the control group")
             wanted = replace(wanted, read_only=(*wanted.read_only, seen))
-        groups = self._group.entries if self._group else ()
-        launch = build_launch(wanted, system, python_argv(system.python), groups=groups)
         settings = RunnerSettings(max_processes=self._limits.processes, oom_counter=counter)
         try:
-            return await open_channel(launch, settings, self._executor.stream)
+            if self._outlet is None:
+                return await self._start(wanted, system, settings)
+            return await self._start_with(self._outlet, wanted, system, settings)
         except SandboxError as error:
             # It tells only that the runner did not come up. Why, is found out when it matters.
             self._availability = await self._probe()
             if self._availability:
                 raise
             raise _unavailable(self._availability) from error
+
+    async def _start(self, wanted: Settings, system: System, settings: RunnerSettings) -> Channel:
+        groups = self._group.entries if self._group else ()
+        launch = build_launch(wanted, system, python_argv(system.python), groups=groups)
+        return await open_channel(launch, settings, self._executor.stream)
+
+    async def _start_with(
+        self, outlet: Outlet, wanted: Settings, system: System, settings: RunnerSettings
+    ) -> Channel:
+        await self._stop_serving()
+        handover = Handover()
+        try:
+            way = look_at(handover.folder, what="the way out")
+            wanted = replace(wanted, read_only=(*wanted.read_only, way))
+            channel = await self._start(wanted, system, settings)
+            try:
+                self._served = await handover.take(channel, outlet, inside=handover.folder)
+            except BaseException:
+                await channel.close()
+                raise
+            return channel
+        finally:
+            handover.close()
 
     async def _probe(self) -> Availability:
         system = look_at_system()

@@ -23,7 +23,7 @@ from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings
 from kakoi.sandbox.adapter import Availability, ExecuteOptions, as_command, exit_code_or_raise
 from kakoi.sandbox.docker_advice import is_conflict
-from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Plan, Program, Tag, run_args
+from kakoi.sandbox.docker_cli import WAY, DockerSettings, Lifetime, Plan, Program, Tag, run_args
 from kakoi.sandbox.docker_container import (
     Container,
     default_owner,
@@ -34,6 +34,7 @@ from kakoi.sandbox.docker_container import (
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.docker_entry import Entry, Guest, Streams
 from kakoi.sandbox.docker_shortcut import shortened
+from kakoi.sandbox.outlet import Handover, Outlet, Served, checked_outlet
 
 _DEFAULTS = DockerSettings()
 _NO_TAG = Tag()
@@ -54,6 +55,7 @@ class DockerAdapter:
     `streams`: what starts programs that stay; for tests.
     `engine`: one that knows the images already; then `executor`, `program` and `engine_env` say
         how to enter containers only.
+    `outlet`: who serves the networks `open` and `allowlist`.
     """
 
     def __init__(
@@ -68,11 +70,17 @@ class DockerAdapter:
         engine_env: Mapping[str, str] | None = None,
         streams: Streams | None = None,
         engine: Engine | None = None,
+        outlet: Outlet | None = None,
     ) -> None:
         check_type("config", config, DockerSettings)
         check_type("executor", executor, ProcessExecutor, type(None))
         check_type("engine_env", engine_env, Mapping, type(None))
         env = {**default_environment(), **(engine_env or {})}
+        self._outlet = checked_outlet(config.network, outlet)
+        if self._outlet is not None:
+            config = dataclasses.replace(config, env={**self._outlet.env, **config.env})
+        self._handover: Handover | None = None
+        self._served: dict[str, Served] = {}
         self._config = config
         self._tag = tag if tag.owner else dataclasses.replace(tag, owner=default_owner())
         self._engine = engine or Engine(
@@ -200,6 +208,8 @@ class DockerAdapter:
         connection, self._connection = self._connection, Connection(self._open)
         await connection.close()
         await self._end_guest()
+        for name in list(self._served):
+            await self._served.pop(name).close()
 
     async def cleanup(self) -> None:
         """End everything and take the container away. Failures are logged, never raised."""
@@ -210,8 +220,13 @@ class DockerAdapter:
         container, self._container = self._container, None
         if container is not None:
             await self._see_gone(container.name)
+        handover, self._handover = self._handover, None
+        if handover is not None:
+            handover.close()
 
     async def _see_gone(self, name: str) -> None:
+        if name in self._served:
+            await self._served.pop(name).close()
         try:
             await self._engine.remove(name)
         except KakoiError as error:
@@ -222,7 +237,21 @@ class DockerAdapter:
             self._has_warned = True
             _LOG.warning("containers share the network of this machine: `network` is `host`")
         now_s = None if self._clock is None else self._clock()
-        return await plan_container(self._engine, self._config, tag, now_s=now_s)
+        plan = await plan_container(self._engine, self._config, tag, now_s=now_s)
+        if self._outlet is None:
+            return plan
+        self._handover = self._handover or Handover()
+        return dataclasses.replace(plan, way=self._handover.folder)
+
+    async def _serve(self, name: str, channel: Channel) -> None:
+        """See to the way out of a container, if it is to have one."""
+        if self._outlet is None:
+            return
+        if name in self._served:
+            await self._served.pop(name).close()
+        if self._handover is None:  # It is attached to, and its directory is another's.
+            raise SandboxError("the way out of this container belongs to who made it")
+        self._served[name] = await self._handover.take(channel, self._outlet, inside=WAY)
 
     async def _open(self) -> Channel:
         if self._lifetime == "command":
@@ -256,7 +285,13 @@ class DockerAdapter:
     async def _start(self, tag: Tag) -> Guest:
         plan = await self._plan(tag)
         try:
-            return await self._entry.start(plan)
+            guest = await self._entry.start(plan)
+            try:
+                await self._serve(guest.name, guest.channel)
+            except BaseException:
+                await finish(guest.leave())
+                raise
+            return guest
         except BaseException as error:
             if not is_conflict(error):
                 await finish(self._see_gone(plan.name))
@@ -275,6 +310,7 @@ class DockerAdapter:
         try:
             channel = await self._enter(container)
             await self._entry.check(channel, plan)
+            await self._serve(container.name, channel)
         except BaseException:
             await finish(self._see_gone(container.name))
             raise
@@ -283,6 +319,15 @@ class DockerAdapter:
 
     async def _open_again(self, container: Container) -> Channel:
         """Find the runner that lives there. If there is none, nothing it started may live on."""
+        channel = await self._find_runner(container)
+        try:
+            await self._serve(container.name, channel)
+        except BaseException:
+            await finish(channel.close())
+            raise
+        return channel
+
+    async def _find_runner(self, container: Container) -> Channel:
         await container.check()
         # On the host's network other containers' runners are seen as well.
         may_wait = self._config.network != "host"

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, get_args
 
 from kakoi.errors import ConfigurationError
 from kakoi.redact import is_secret_name
 from kakoi.runner.commands import MIB, check_type, new_id
 from kakoi.runner.shells import changes_the_shell
-from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, GIB, Limits, Network
+from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, GIB, PROXIED, Limits, Network
 from kakoi.sandbox.workspace import Seen
 
 Program = Literal["docker", "podman"]
@@ -26,6 +26,7 @@ _OURS = f"{OUR_ID}:{OUR_ID}"
 # The process that keeps a container open has another user: commands can't kill it.
 WAITER = "65530:65530"
 HOME = "/home/agent"
+WAY = "/run/kakoi"
 _FOREVER = "2147483647"
 
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
@@ -63,10 +64,9 @@ class DockerSettings:
         self._check_types()
         if not IMAGE.fullmatch(self.image):
             raise ConfigurationError(f"image is {self.image!r}; it must be the name of an image")
-        if self.network not in ("none", "bridge", "host", None):
-            raise ConfigurationError(
-                f"network is {self.network!r}; it must be `none`, `bridge` or `host`"
-            )
+        if self.network not in (*get_args(Network), None):
+            wanted = ", ".join(get_args(Network))
+            raise ConfigurationError(f"network is {self.network!r}; it must be one of {wanted}")
         if not self.timeout_s > 0:
             raise ConfigurationError(f"timeout_s is {self.timeout_s}; it must be above zero")
         for path in (self.inside, *self.directories):
@@ -135,6 +135,7 @@ class Plan:
     `guarded`: what in there, by its path from `source`, commands may read and not change.
     `own_home`: the user is not the image's, so the image has no home for it.
     `cpus`: the machine's; an engine refuses a limit above that.
+    `way`: the directory by which the way out is handed over (outlet.py); seen inside at WAY.
     """
 
     settings: DockerSettings
@@ -150,6 +151,7 @@ class Plan:
     cpus: float | None = None
     program: Program = "docker"
     rootless: bool = False
+    way: str = ""
 
     @property
     def view_of(self) -> str:
@@ -212,7 +214,13 @@ def _common(plan: Plan) -> list[str]:
         # The runner talks on stdout: the engine must not keep a copy of that on disk.
         *("--log-driver", "none"),
         *_limits(settings.limits, plan.cpus),
-        *(("--network", settings.network) if settings.network else ()),
+        *(("--network", settings.network) if settings.network not in (None, *PROXIED) else ()),
+        *(("--network", "none") if settings.network in PROXIED else ()),
+        *(
+            mount_args(plan.way, WAY, plan.program, read_only=True, must_exist=True)
+            if plan.way
+            else ()
+        ),
         *(("--userns", "keep-id") if plan.rootless and plan.source else ()),
         *_mounts(plan),
         # A workspace may be seen at its own path, and in an image nobody else gets past this one.

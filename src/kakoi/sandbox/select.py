@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from kakoi.errors import ConfigurationError, EnvironmentUnavailableError
 from kakoi.process.executor import ProcessExecutor
@@ -14,6 +14,9 @@ from kakoi.process.options import base_environment
 from kakoi.runner.commands import check_type
 from kakoi.sandbox.adapter import Availability, SandboxAdapter
 from kakoi.sandbox.settings import AUTO, SandboxConfig
+
+if TYPE_CHECKING:
+    from kakoi.sandbox.outlet import Outlet
 
 _log = logging.getLogger(__name__)
 Maker = Callable[[SandboxConfig], SandboxAdapter]
@@ -40,6 +43,7 @@ class SandboxFactory:
     `environ`: our environment, of which each gets what is its business; without it, nothing.
     `clock`: the time of day, for the labels of containers.
     `makers`: other ways to make a sandbox, by name.
+    `outlet`: who serves the networks `open` and `allowlist`.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class SandboxFactory:
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] | None = None,
         makers: Mapping[str, Maker] | None = None,
+        outlet: "Outlet | None" = None,
     ) -> None:
         check_type("workspace", workspace, str, os.PathLike)
         check_type("environ", environ, Mapping, type(None))
@@ -61,6 +66,7 @@ class SandboxFactory:
         self._executor = executor or ProcessExecutor()
         self._environ = dict(environ or {})
         self._clock = clock
+        self._outlet = outlet
         self._makers: dict[str, Maker] = {
             "bubblewrap": self._bubblewrap,
             "docker": self._containers,
@@ -119,9 +125,11 @@ class SandboxFactory:
     def _bubblewrap(self, config: SandboxConfig) -> SandboxAdapter:
         from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 
+        given: tuple[Literal["open", "allowlist", "host"], ...] = ("open", "allowlist", "host")
         return BubblewrapAdapter(
             self._workspace,
-            network="host" if config.network == "host" else "none",
+            network=next((each for each in given if each == config.network), "none"),
+            outlet=self._outlet,
             limits=config.docker.limits,
             executor=self._executor,
         )
@@ -137,6 +145,7 @@ class SandboxFactory:
             lifetime="sandbox",
             clock=self._clock,
             engine_env=engine_environment(self._environ),
+            outlet=self._outlet,
         )
 
     def _container_use(self, config: SandboxConfig) -> SandboxAdapter:

@@ -8,11 +8,11 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from kakoi.errors import ConfigurationError
 from kakoi.runner.commands import check_type
-from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, Network
+from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, PROXIED, Network
 from kakoi.sandbox.docker_cli import IMAGE, DockerSettings
 from kakoi.sections import Section, nearest, wrong
 
@@ -20,9 +20,9 @@ AUTO: Final = "auto"
 NAMES: Final = ("bubblewrap", "docker", "podman", "container-use", "host")
 # Which networks each can give; the first is what it gives unasked.
 NETWORKS: Final[Mapping[str, tuple[Network, ...]]] = {
-    "bubblewrap": ("none", "host"),
-    "docker": ("none", "bridge", "host"),
-    "podman": ("none", "bridge", "host"),
+    "bubblewrap": ("none", *PROXIED, "host"),
+    "docker": ("none", *PROXIED, "bridge", "host"),
+    "podman": ("none", *PROXIED, "bridge", "host"),
     "container-use": ("bridge",),
     "host": ("host",),
 }
@@ -65,12 +65,15 @@ class ContainerUseSettings:
 class SandboxConfig:
     """Where to run: `type`, else `fallback`, and what each of them is like.
 
-    `network`: for whichever sandbox it will be; None is the least that one can give.
+    `network`: for whichever sandbox it will be; None is `allowlist` if there are `allowed_domains`,
+        and otherwise the least that one can give.
+    `allowed_domains`: what the network `allowlist` leads to (egress/domains.py).
     """
 
     type: str = AUTO
     fallback: str | None = None
     network: Network | None = None
+    allowed_domains: tuple[str, ...] = ()
     docker: DockerSettings = field(default_factory=DockerSettings)
     container_use: ContainerUseSettings = field(default_factory=ContainerUseSettings)
     host: HostSettings = field(default_factory=HostSettings)
@@ -79,21 +82,32 @@ class SandboxConfig:
         check_name("type", self.type)
         if self.fallback is not None:
             check_name("fallback", self.fallback)
-        if self.network not in (None, "none", "bridge", "host"):
-            raise wrong("network", self.network, "`none`, `bridge` or `host`")
+        if self.network not in (None, *get_args(Network)):
+            raise wrong("network", self.network, f"one of {', '.join(get_args(Network))}")
+        check_type("allowed_domains", self.allowed_domains, tuple)
+        if self.allowed_domains and self.network is None:
+            object.__setattr__(self, "network", "allowlist")
         check_type("docker", self.docker, DockerSettings)
         check_type("container_use", self.container_use, ContainerUseSettings)
         check_type("host", self.host, HostSettings)
         if self.network is not None:
             object.__setattr__(self, "docker", replace(self.docker, network=self.network))
 
+    @property
+    def proxied(self) -> Network | None:
+        """The network that a proxy of ours is needed for, if it is one of these."""
+        wanted = self.network or self.docker.network
+        return wanted if wanted in PROXIED else None
+
     @classmethod
     def parse(cls, section: object, *, origin: str = "sandbox") -> "SandboxConfig":
         """The section as it is in a file; None and {} are the defaults."""
-        given = Section(section, origin, "type fallback network docker container_use host")
+        keys = "type fallback network allowed_domains docker container_use host"
+        given = Section(section, origin, keys)
         with _naming(origin):
             return cls(
                 **_texts(given, "type", "fallback", "network"),
+                allowed_domains=given.texts("allowed_domains") or (),
                 docker=_docker(given),
                 container_use=_container_use(given),
                 host=_host(given),
