@@ -180,7 +180,6 @@ class Proxy:
             connection.close()
             return
         try:
-            await self._rations.take()
             request = await self._request(client)
             if request is not None:
                 await self._do(request, client)
@@ -196,8 +195,10 @@ class Proxy:
         try:
             async with asyncio.timeout(self._limits.head_s):
                 head = await client[0].readuntil(b"\r\n\r\n")
+            await self._rations.take()
             return parse_request(head)
         except asyncio.LimitOverrunError:
+            await self._rations.take()
             await self._refuse(client, _bad("the head of a request is too long"), status=431)
         except BadRequestError as error:
             await self._refuse(client, _bad(str(error)), status=400)

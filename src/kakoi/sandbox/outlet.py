@@ -79,7 +79,12 @@ class Handover:
             os.chmod(path, 0o666)  # noqa: S103 - what is above it is private
             meeting.listen(1)
             meeting.setblocking(False)
-            return outlet.serve(await _receive(channel, meeting, f"{inside}/{name}"))
+            listener = await _receive(channel, meeting, f"{inside}/{name}")
+            try:
+                return outlet.serve(listener)
+            except BaseException:
+                listener.close()
+                raise
         except (OSError, TimeoutError) as error:
             raise SandboxError(
                 f"the network of this sandbox cannot be limited: its runner does not reach "

@@ -1,0 +1,212 @@
+"""The way out as part of the one road: settings, the gate's results, the record, the doors."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from kakoi.audit import AuditLog, Event, verify
+from kakoi.config.loading import load_settings
+from kakoi.config.opening import open_gate, sandbox_from
+from kakoi.egress.proxy import Decision
+from kakoi.errors import ConfigurationError
+from kakoi.gate import Labels
+from kakoi.gate.reaching import connection_recorder
+from kakoi.mcp_server.replies import Output, result_reply
+from kakoi.policy.profiles import load_policy
+from kakoi.results import BlockedConnection, ExecutionResult
+from kakoi.runner.commands import Command
+from kakoi.sandbox.settings import SandboxConfig
+from tests.egress.world import Names, opened
+from tests.sandbox.boxes import require_bubblewrap
+
+WAIT_S = 60.0
+REFUSED = "python3 ask.py"
+ASK = """
+import urllib.request
+try:
+    urllib.request.urlopen("http://pypi.example/", timeout=20)
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def bubblewrap() -> None:
+    require_bubblewrap()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A directory in which something wants to reach something."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "ask.py").write_text(ASK)
+    return folder
+
+
+def kakoi(project: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(project.parent),
+        "KAKOI_AUDIT_FILE": str(project.parent / "audit.jsonl"),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "kakoi", *arguments],
+        cwd=project,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+# --- Settings --------------------------------------------------------------------------------
+
+
+def test_domains_without_a_network_are_an_allowlist() -> None:
+    assert SandboxConfig().proxied is None
+    assert SandboxConfig(allowed_domains=("example.org",)).network == "allowlist"
+    assert SandboxConfig(allowed_domains=("example.org",), network="none").proxied is None
+    assert SandboxConfig.parse({"allowedDomains": ["a.org"]}).allowed_domains == ("a.org",)
+
+
+def test_a_project_cannot_open_a_way_out(tmp_path: Path) -> None:
+    for text in ("network: open", "allowed_domains: [evil.test]"):
+        (tmp_path / "kakoi.yaml").write_text(f"sandbox: {{{text}}}\n")
+        with pytest.raises(ConfigurationError, match="a project cannot set `sandbox"):
+            load_settings(tmp_path, environ={"HOME": str(tmp_path)})
+
+
+def test_the_users_own_settings_can(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("sandbox: {network: allowlist, allowed_domains: [example.org]}\n")
+    environ = {"KAKOI_CONFIG": str(file)}
+    config = sandbox_from(load_settings(environ=environ).settings)
+    assert (config.network, config.allowed_domains) == ("allowlist", ("example.org",))
+    environ["KAKOI_ALLOWED_DOMAINS"] = "a.org, *.b.org"
+    config = sandbox_from(load_settings(environ=environ).settings)
+    assert config.allowed_domains == ("a.org", "*.b.org")
+
+
+@pytest.mark.anyio
+async def test_a_list_that_means_nothing_is_told_before_anything_runs(tmp_path: Path) -> None:
+    config = SandboxConfig(allowed_domains=("https://example.org",))
+    with pytest.raises(ConfigurationError, match="allowed_domains"):
+        async with open_gate(load_policy(), config, workspace=str(tmp_path)):
+            pass
+
+
+# --- The gate --------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("bubblewrap")
+async def test_every_way_to_run_tells_what_was_refused(project: Path, tmp_path: Path) -> None:
+    config = SandboxConfig(type="bubblewrap", allowed_domains=("example.org",))
+    wanted = Command(command=REFUSED, timeout_s=WAIT_S)
+    log = tmp_path / "audit.jsonl"
+    policy = load_policy(roots=[str(project)])
+    async with open_gate(policy, config, workspace=str(project), audit_file=log) as gate:
+        results = [await gate.run(wanted)]
+        async with gate.open(Command(command=REFUSED)) as running:
+            results.append(await running.result())
+        job = await gate.start(Command(command=REFUSED))
+        ended = await gate.wait(job, wait_s=WAIT_S)
+        quiet = await gate.run(Command(command="echo quiet"))
+
+    blocked = BlockedConnection("pypi.example", 80, "it is not listed", by_list=True)
+    assert ended is not None
+    told = [each.blocked_connections for each in (*results, ended)]
+    assert told == [(blocked,)] * 3
+    assert quiet.blocked_connections == ()
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events.count("connection") == 3
+    assert events.index("started") < events.index("connection") < events.index("ended")
+
+
+@pytest.mark.anyio
+async def test_decisions_are_in_the_record_and_the_record_is_whole(tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    record = connection_recorder(
+        AuditLog(log, clock=lambda: datetime.now(UTC)), Labels(task="t-1", user="me")
+    )
+    names = Names(example_org="127.0.0.1", loop_test="::1")
+    decisions: list[Decision] = []
+    async with opened("example.org", "loop.test", names=names) as world:
+        for authority in ("evil.test:443", "loop.test:443", "example.org:1", "0x7f.1:443"):
+            await world.connect(authority)
+        decisions += world.decisions
+    for decision in decisions:
+        await record(decision)
+
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(each["target"], each["verdict"]) for each in records] == [
+        ("CONNECT evil.test:443", "deny"),
+        ("CONNECT loop.test:443", "deny"),
+        ("CONNECT example.org:1", "deny"),
+        ("?", "deny"),
+    ]
+    assert {(each["event"], each["task"], each["user"]) for each in records} == {
+        (Event.CONNECTION, "t-1", "me")
+    }
+    assert len({each["id"] for each in records}) == 1
+    assert verify(log).ok
+
+
+# --- The doors -------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_kakoi_run_says_what_was_refused_and_how_it_could_be_reached(project: Path) -> None:
+    done = kakoi(project, "run", "--sandbox", "bubblewrap", "--network", "allowlist", REFUSED)
+    assert done.returncode == 0
+    assert "403" in done.stdout
+    assert (
+        "kakoi: pypi.example:80 was refused by `allowed_domains`: it is not listed" in done.stderr
+    )
+    assert "hint: --allow-domain pypi.example" in done.stderr
+    told = kakoi(project, "run", "--json", "--allow-domain", "example.org", "--", *REFUSED.split())
+    assert json.loads(told.stdout)["blocked_connections"] == [
+        {"host": "pypi.example", "port": 80, "reason": "it is not listed", "by_list": True}
+    ]
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_open_is_no_way_to_this_machine(project: Path) -> None:
+    (project / "ask.py").write_text(ASK.replace("http://pypi.example/", "http://10.0.0.1/"))
+    done = kakoi(project, "run", "--sandbox", "bubblewrap", "--network", "open", REFUSED)
+    assert "10.0.0.1:80 was refused: it leads to 10.0.0.1, which is not public" in done.stderr
+    assert "hint" not in done.stderr
+
+
+def test_a_sandbox_that_cannot_keep_to_a_list_is_refused(project: Path) -> None:
+    for name in ("host", "container-use"):
+        done = kakoi(project, "run", "--sandbox", name, "--allow-domain", "a.org", "ls")
+        assert done.returncode == 125
+        assert f"the sandbox `{name}` has no network `allowlist`" in done.stderr
+
+
+def test_an_agent_is_told_whom_to_ask() -> None:
+    blocked = tuple(
+        BlockedConnection(f"n{n}.test", 443, "it is not listed", True) for n in range(7)
+    )
+    private = BlockedConnection("in.test", 80, "it leads to 10.0.0.1, which is not public: private")
+    result = ExecutionResult(1, "out", "", 5, blocked_connections=(private, *blocked))
+    reply = result_reply("j", result, Output(b"out"), Output())
+    lines = reply.content[0].text.splitlines()  # type: ignore[union-attr]  # It is a text.
+    assert lines[:3] == [
+        "out",
+        "[in.test:80 was refused: it leads to 10.0.0.1, which is not public: private]",
+        "[n0.test:443 was refused by `allowed_domains`: it is not listed; "
+        "ask your user to add n0.test]",
+    ]
+    assert lines[-2] == "[3 more connections were refused]"
+    assert lines[-1].startswith("[exit code 1 | ")
+    assert reply.meta is not None
+    assert len(reply.meta["kakoi"]["blocked_connections"]) == 8
