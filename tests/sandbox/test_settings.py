@@ -70,14 +70,14 @@ def test_everything_can_be_left_out(section: object) -> None:
 
 
 @pytest.mark.requirement("B-045")
-@pytest.mark.parametrize("network", ["none", "bridge", "host"])
+@pytest.mark.parametrize("network", ["none", "open", "allowlist", "bridge", "host"])
 def test_docker_takes_each_of_its_networks(network: str) -> None:
     assert SandboxConfig.parse({"docker": {"network": network}}).docker.network == network
     assert SandboxConfig.parse({"network": network}).docker.network == network
 
 
 @pytest.mark.requirement("B-045")
-@pytest.mark.parametrize("network", ["", "open", "None", 5, True, ["none"], {"none": 1}])
+@pytest.mark.parametrize("network", ["", "opened", "None", 5, True, ["none"], {"none": 1}])
 def test_docker_takes_no_other_network(network: object) -> None:
     for section in ({"docker": {"network": network}}, {"network": network}):
         with pytest.raises(ConfigurationError, match="network"):
