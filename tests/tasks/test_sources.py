@@ -67,6 +67,8 @@ async def gitlab(lab: FakeGitLab) -> AsyncIterator[GitLabSource]:
 def test_the_api_is_where_each_server_has_it() -> None:
     assert github_site().root == "https://api.github.com"
     assert github_site("https://git.example:8443").root == "https://git.example:8443/api/v3"
+    assert github_site("https://corp.ghe.com").root == "https://api.corp.ghe.com"
+    assert github_site("http://x.ghe.com").root == "http://x.ghe.com/api/v3"
     assert gitlab_site("https://git.example/lab").root == "https://git.example/lab/api/v4"
 
 
@@ -250,6 +252,12 @@ async def test_a_branch_that_git_could_not_be_given_is_refused(
     hub.add_pull(6, "a change", head=branch, base="main")
     with pytest.raises(KakoiError, match="no name of a branch"):
         await github.fetch(f"{hub.web}/team/project/pull/6")
+
+
+async def test_a_title_is_no_book(hub: FakeGitHub, github: GitHubSource) -> None:
+    hub.add_issue(5, "x" * 1_000_000)
+    task = await github.fetch(f"{hub.web}/team/project/issues/5")
+    assert len(task.title) == 255
 
 
 async def test_a_task_that_is_not_there_says_so(github: GitHubSource, hub: FakeGitHub) -> None:

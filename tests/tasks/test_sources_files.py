@@ -146,6 +146,8 @@ async def test_a_broken_record_is_told(tmp_path: Path, record: str) -> None:
     (tmp_path / "x.md.kakoi.json").write_text(record)
     with pytest.raises(SourceError, match="it should be "):
         await source().fetch(key)
+    other = written(tmp_path / "y.md")
+    assert await source(tmp_path).waiting() == (other,)  # It hides nothing else.
 
 
 async def test_comments_do_not_pile_up_without_end(tmp_path: Path) -> None:

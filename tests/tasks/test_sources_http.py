@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
 from typing import Protocol
 
 import pytest
@@ -195,9 +196,75 @@ async def test_an_endless_answer_is_cut(client: Opener, hub: FakeGitHub, pauses:
 GARBAGE = [b"<html>hello</html>", b'{"a":', b"\xff\xfe", b"[" * 100_000, b"9" * 10_000, b"\0"]
 
 
-@pytest.mark.parametrize("raw", GARBAGE)
-async def test_garbage_is_told(client: Opener, hub: FakeGitHub, pauses: Pauses, raw: bytes) -> None:
-    hub.trouble.append(Reply(200, raw=raw))
+# What is no HTTP, or hardly.
+BROKEN = [
+    b"",
+    b"\r\n" * 1000,
+    b"SSH-2.0-OpenSSH_9.2\r\n",
+    b"HTTP/1.1 999999 x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n[]",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n[]",
+    b"HTTP/1.1 200 OK\r\nA: " + b"x" * 300_000 + b"\r\n\r\n[]",
+    b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 50_000 + b"\r\n[]",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: \xff\xfe\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: http://\x80\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 429 No\r\nRetry-After: \xff, 99 Xyz 99999 99:99:99 +9999\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\n" * 1000,
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+]
+
+
+def raw(data: bytes) -> Trouble:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        with contextlib.suppress(OSError):
+            request.wfile.write(data)
+        request.close_connection = True
+
+    return answer
+
+
+@pytest.mark.parametrize("data", BROKEN, ids=lambda data: repr(data[:40]))
+async def test_what_is_hardly_http_is_told(
+    client: Opener, hub: FakeGitHub, pauses: Pauses, data: bytes
+) -> None:
+    hub.trouble += [raw(data)] * 9
+    with pytest.raises(SourceError) as caught:
+        await client(hub, pauses, Patience(attempt_s=5, tries=2)).get(ISSUE)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "",
+        "x",
+        "-1",
+        "1e3",
+        "9" * 400,
+        "Mon, 99 Foo 2026",
+        "0, 0 0 0 0:0:0 +99999999",
+        ", , , ",
+        "1 Jan 99999 0:0:0 GMT",
+    ],
+)
+async def test_a_date_that_is_none_is_none(after: str) -> None:
+    pause = pause_for(Heard(429, {"retry-after": after}, b""), method="GET", now=NOW)
+    assert pause is not None
+    assert pause >= 0
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "nonsense", "ftp://x", "http://[::1"])
+def test_a_proxy_that_cannot_be_used_is_told(proxy: str) -> None:
+    with pytest.raises(ConfigurationError, match="the proxy to GitHub"):
+        RestClient(github_site(), clock=lambda: NOW, proxy=proxy)
+
+
+@pytest.mark.parametrize("data", GARBAGE)
+async def test_garbage_is_told(
+    client: Opener, hub: FakeGitHub, pauses: Pauses, data: bytes
+) -> None:
+    hub.trouble.append(Reply(200, raw=data))
     with pytest.raises(SourceError, match="it should be JSON") as caught:
         await client(hub, pauses).get(ISSUE)
     assert len(str(caught.value)) < 300
@@ -270,6 +337,13 @@ async def test_pages_without_end_are_left_with_what_was_read(
     hub.trouble += [Reply(200, [{"a": 1}], link)] * 9
     pages = await client(hub, pauses, Patience(max_pages=4)).pages("/repos/team/project/issues")
     assert (len(pages.items), pages.complete, len(hub.seen)) == (4, False, 4)
+
+
+async def test_pages_are_bounded_together(client: Opener, hub: FakeGitHub, pauses: Pauses) -> None:
+    link = {"Link": '<https://x.example/?page=1>; rel="next"'}
+    hub.trouble += [Reply(200, ["x" * 600], link)] * 9
+    pages = await client(hub, pauses, Patience(max_bytes=1000)).pages("/x")
+    assert (len(pages.items), pages.complete) == (2, False)
 
 
 async def test_a_page_that_is_no_list_is_told(

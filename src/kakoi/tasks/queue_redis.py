@@ -137,6 +137,7 @@ class RedisQueue:
         except (LockError, WatchError) as error:
             if lease is None:
                 raise self._failed(error) from None
+            self._locks.pop(lease.token, None)
             raise lost(lease) from None
         except (RedisError, OSError) as error:
             raise self._failed(error) from None

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from kakoi.errors import SourceError
 from kakoi.sections import shown
 
+# Both trackers take titles of 255 characters.
+MAX_TITLE = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 

@@ -13,6 +13,7 @@ What comes of the task is kept beside it, in FILE.kakoi.json; remove that to beg
 
 import asyncio
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -25,11 +26,12 @@ from urllib.parse import unquote, urlsplit
 from kakoi.documents import front_matter, read_text
 from kakoi.errors import ConfigurationError, SourceError
 from kakoi.sections import Section, wrong
-from kakoi.tasks.sources.answers import Answer, decode, one_line
+from kakoi.tasks.sources.answers import MAX_TITLE, Answer, decode, one_line
 from kakoi.tasks.sources.labels import Labels
-from kakoi.tasks.sources.source import Change, Look, sayable
+from kakoi.tasks.sources.source import Change, Look, is_due, sayable
 from kakoi.tasks.task import Comment, Kind, State, Task, uuid_of
 
+_log = logging.getLogger(__name__)
 _KNOWN: Final = "title repository kind source_branch target_branch labels assignees state"
 _BESIDE: Final = ".kakoi.json"
 _MAX_BESIDE: Final = 8 * 1024 * 1024
@@ -93,9 +95,10 @@ class FileSource:
                     task = self._fetch(key)
                 except ConfigurationError:
                     continue  # Another text, or a half-written one.
-                if self.labels.stage_of(task.labels) in ("waiting", "processing") and (
-                    task.state == "open"
-                ):
+                except SourceError as error:
+                    _log.warning("a task cannot be read: %s", error)
+                    continue
+                if is_due(task, self.labels):
                     found.append(key)
         return tuple(found)
 
@@ -160,7 +163,7 @@ class FileSource:
             kind=_kind(section),
             source_branch=section.text("source_branch") or None,
             target_branch=section.text("target_branch") or None,
-            title=one_line(section.text("title")) or path.stem,
+            title=one_line(section.text("title"))[:MAX_TITLE] or path.stem,
             body=body,
             comments=record.comments,
             comments_complete=len(record.comments) < _MAX_COMMENTS,

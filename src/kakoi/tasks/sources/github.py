@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kakoi.errors import ConfigurationError, SourceError
-from kakoi.tasks.sources.answers import Answer, objects, one_line
+from kakoi.tasks.sources.answers import MAX_TITLE, Answer, objects, one_line
 from kakoi.tasks.sources.http import RestClient, Site, path_of
 from kakoi.tasks.sources.labels import Labels
 from kakoi.tasks.sources.source import Change, Look, sayable
@@ -16,15 +16,18 @@ PUBLIC: Final = "https://github.com"
 TOKEN_VARIABLE: Final = "GITHUB_PERSONAL_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
 _PROJECT: Final = r"([A-Za-z0-9][A-Za-z0-9-]{0,99})/(?!\.{1,2}(?:/|$))([A-Za-z0-9_.-]{1,100})"
 _PATH: Final = re.compile(rf"/{_PROJECT}/(issues|pull)/([1-9][0-9]{{0,17}})/?")
+# GitHub Enterprise Cloud with data residency.
+_HOSTED: Final = re.compile(r"https://[a-z0-9-]+\.ghe\.com")
 _MAX_BODY: Final = 65_000
 
 
 def github_site(web: str = PUBLIC, token: str = "") -> Site:
     """The server that people see at `web`: its API is where GitHub puts it."""
+    hosted = web == PUBLIC or _HOSTED.fullmatch(web)
     return Site(
         name="GitHub",
         web=web,
-        root="https://api.github.com" if web == PUBLIC else f"{web}/api/v3",
+        root=web.replace("://", "://api.") if hosted else f"{web}/api/v3",
         token=token,
         token_variable=TOKEN_VARIABLE,
         headers={
@@ -112,7 +115,7 @@ class GitHubSource:
             kind="pull_request" if is_change else "issue",
             source_branch=branches[0],
             target_branch=branches[1],
-            title=one_line(issue.text("title")),
+            title=one_line(issue.text("title"))[:MAX_TITLE],
             body=issue.text_or_empty("body"),
             author=_login(issue),
             comments=tuple(sorted(self._comments(comments, place), key=_age)),
@@ -173,7 +176,7 @@ class GitHubSource:
         target = task.target_branch or await self._default_branch(place)
         path = place.path("pulls")
         body: dict[str, object] = {
-            "title": one_line(self._sayable(change.title))[:250],
+            "title": one_line(self._sayable(change.title))[:MAX_TITLE],
             "body": self._sayable(change.body),
             "head": change.branch,
             "base": target,

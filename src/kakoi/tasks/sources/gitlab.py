@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from kakoi.errors import ConfigurationError, SourceError
-from kakoi.tasks.sources.answers import Answer, objects, one_line
+from kakoi.tasks.sources.answers import MAX_TITLE, Answer, objects, one_line
 from kakoi.tasks.sources.http import RestClient, Site, path_of
 from kakoi.tasks.sources.labels import Labels
 from kakoi.tasks.sources.source import Change, Look, sayable
@@ -106,7 +106,7 @@ class GitLabSource:
             kind="issue" if place.kind == "issues" else "pull_request",
             source_branch=source,
             target_branch=target,
-            title=one_line(item.text("title")),
+            title=one_line(item.text("title"))[:MAX_TITLE],
             body=item.text_or_empty("description"),
             author=_username(item),
             comments=tuple(self._comments(notes.items, place)),
@@ -154,7 +154,7 @@ class GitLabSource:
             target = (await self._answer(place.path())).text("default_branch")
         path = place.path("merge_requests")
         body: dict[str, object] = {
-            "title": one_line(self._sayable(change.title))[:250],
+            "title": one_line(self._sayable(change.title))[:MAX_TITLE],
             "description": self._sayable(change.body),
             "source_branch": change.branch,
             "target_branch": target,

@@ -23,7 +23,8 @@ from kakoi.tasks.sources.answers import decode, one_line
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Query = Mapping[str, str | int]
-PER_PAGE: Final = 100
+# A page of long issues has to fit into `max_bytes`.
+PER_PAGE: Final = 50
 _USER_AGENT: Final = "kakoi"
 _MOVED: Final = (301, 302, 307, 308)
 _HOPS: Final = 3
@@ -61,7 +62,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """`attempt_s`: for one request and its answer; `wait_s`: the longest pause between two."""
+    """`attempt_s`: for one request and its answer; `wait_s`: the longest pause between two.
+
+    `max_bytes`: of an answer, and of all pages of a list together.
+    """
 
     tries: int = 5
     attempt_s: float = 60.0
@@ -118,13 +122,17 @@ class RestClient:
             name, before = site.token_header
             headers[name] = f"{before}{site.token}"
         # Not trust_env: netrc and proxies are for those to read who read the environment.
-        self._client = httpx2.AsyncClient(
-            headers=headers,
-            timeout=self._patience.attempt_s,
-            follow_redirects=False,
-            trust_env=False,
-            proxy=proxy,
-        )
+        try:
+            self._client = httpx2.AsyncClient(
+                headers=headers,
+                timeout=self._patience.attempt_s,
+                follow_redirects=False,
+                trust_env=False,
+                proxy=proxy,
+            )
+        except (ImportError, ValueError, httpx2.InvalidURL) as error:
+            said = redact(str(error)[:_LONGEST_SAID])
+            raise ConfigurationError(f"the proxy to {site.name} cannot be used: {said}") from None
 
     async def aclose(self) -> None:
         """Close its connections."""
@@ -138,6 +146,7 @@ class RestClient:
     async def pages(self, path: str, query: Query | None = None) -> Pages:
         """All items of a list, page by page."""
         items: list[object] = []
+        size = 0
         asked: Query = {"per_page": PER_PAGE, **(query or {})}
         for _ in range(self._patience.max_pages):
             reply = await self._ask("GET", path, asked)
@@ -145,9 +154,12 @@ class RestClient:
             if not isinstance(page, list):
                 raise self._failure("GET", path, "is no list", reply.status)
             items += page
+            size += len(reply.data)
             following = next_query(reply.headers.get("link", ""))
             if following is None:
                 return Pages(tuple(items), complete=True)
+            if size > self._patience.max_bytes:
+                break
             asked = following
         return Pages(tuple(items), complete=False)
 
@@ -239,8 +251,8 @@ class RestClient:
             value = decode(data[: 64 * 1024], "")
         except SourceError:
             return ""
-        message = value.get("message") or value.get("error") if isinstance(value, Mapping) else ""
-        text = message if isinstance(message, str) else json.dumps(message)
+        message = isinstance(value, Mapping) and (value.get("message") or value.get("error"))
+        text = message if isinstance(message, str) else json.dumps(message) if message else ""
         return one_line(redact(text, [self.site.token] if self.site.token else ()))[:_LONGEST_SAID]
 
     def _failure(self, method: str, path: str, what: str, status: int) -> SourceError:
@@ -316,7 +328,7 @@ def _after(value: str, now: datetime) -> float | None:
         return float(value)
     try:
         return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
-    except (ValueError, TypeError, OverflowError):  # No date, or one without a zone.
+    except (ValueError, TypeError, IndexError, OverflowError):  # No date, or one without a zone.
         return None
 
 
