@@ -1,13 +1,14 @@
 """The gate: what is refused never runs, what runs is recorded, and not too much runs at once."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from kakoi.audit import AuditLog, Event, read, verify
+from kakoi.audit import AuditEntry, AuditLog, AuditRecord, Event, read, verify
 from kakoi.errors import (
     CommandNotAllowedError,
     ConfigurationError,
@@ -239,6 +240,53 @@ async def test_a_cancelled_command_is_recorded_as_cancelled_and_gives_its_turn_b
     records = list(read(log_file))
     assert [record.event for record in records] == [Event.STARTED, Event.ENDED] * 2
     assert records[1].reason == Reason.CANCELLED
+
+
+class SlowDisk(AuditLog):
+    """Takes its time for each record, until `go_on` is set."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+        self.is_writing = threading.Event()
+        self.go_on = threading.Event()
+
+    def append(self, entry: AuditEntry) -> AuditRecord:
+        self.is_writing.set()
+        assert self.go_on.wait(30)
+        return super().append(entry)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(
+    ("command", "recorded"),
+    [
+        ("echo a", [Event.STARTED, Event.ENDED]),
+        ("git init x", [Event.ASKED, Event.DECLINED]),
+    ],
+)
+async def test_whoever_interrupts_the_first_record_finds_an_end_to_it(
+    sandbox: RecordingSandbox, log_file: Path, command: str, recorded: list[Event], times: int
+) -> None:
+    log = SlowDisk(log_file)
+    gate = Gate(POLICY, sandbox, audit=log, approver=Person(agrees=True))
+    for run in (gate.run, lambda asked: gate.perform(asked, nothing)):
+        log.is_writing.clear()
+        log.go_on.clear()
+        task = asyncio.ensure_future(run(Command(command=command)))
+        assert await asyncio.to_thread(log.is_writing.wait, 30)
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0)
+        log.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert sandbox.asked == []
+    assert events(log_file) == recorded * 2
+    assert verify(log_file).ok
+
+
+async def nothing(_channel: Channel) -> None:
+    """No work."""
 
 
 async def test_live_output_arrives_and_the_end_is_recorded(

@@ -119,7 +119,7 @@ class Gate:
         Nothing is started; the record has `cache` for the sandbox.
         """
         entry = replace(await self._admit(command), sandbox="cache")
-        await self._record(entry)
+        await self._record_first(entry, ended(entry, cancelled_result()))
         await self._record_end(ended(entry, result))
         return result
 
@@ -313,13 +313,14 @@ class Gate:
                 raise
 
     async def _ask(self, decision: Decision, entry: AuditEntry, approver: Approver | None) -> None:
-        await self._record(replace(entry, event=Event.ASKED))
+        declined = replace(entry, event=Event.DECLINED)
+        await self._record_first(replace(entry, event=Event.ASKED), declined)
         agreed = False
         try:
             agreed = approver is not None and await approver(decision)
         finally:  # Whoever interrupts the question has not agreed.
-            answer = Event.APPROVED if agreed else Event.DECLINED
-            await asyncio.shield(self._record(replace(entry, event=answer)))
+            answer = replace(entry, event=Event.APPROVED) if agreed else declined
+            await asyncio.shield(self._record(answer))
         if not agreed:
             who = "nobody was there to be asked" if approver is None else "it was declined"
             raise _cancelled(decision, who)
@@ -332,7 +333,7 @@ class Gate:
     ) -> AsyncIterator[Callable[[ExecutionResult], Awaitable[None]]]:
         """A record of the start, and one of the end on every way out."""
         entry = replace(entry, sandbox=sandbox.name)
-        await self._record(entry)
+        await self._record_first(entry, ended(entry, cancelled_result()))
         recorded = False
 
         async def record(result: ExecutionResult) -> None:
@@ -349,6 +350,21 @@ class Gate:
                 await self._record_end(ended(entry, result))
             raise
 
+    async def _record_first(self, entry: AuditEntry, last: AuditEntry) -> None:
+        """Record `entry`. If we are interrupted meanwhile, `last` follows: every begin has an end."""
+        # What is being written cannot be stopped any more.
+        writing = asyncio.ensure_future(self._record(entry))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await _undisturbed(self._follow(writing, last))
+            raise
+
+    async def _follow(self, writing: "asyncio.Task[None]", last: AuditEntry) -> None:
+        await asyncio.wait([writing])
+        if writing.exception() is None:
+            await self._record_end(last)
+
     async def _record_end(self, entry: AuditEntry) -> None:
         """What has run has run: its result is not withheld because the record failed."""
         try:
@@ -359,6 +375,14 @@ class Gate:
     async def _record(self, entry: AuditEntry) -> None:
         if self._audit is not None:
             await asyncio.to_thread(self._audit.append, entry)
+
+
+async def _undisturbed(work: Coroutine[object, object, None]) -> None:
+    """Wait for `work`, which has an end, whoever interrupts."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
 
 
 def _cancelled(decision: Decision, who: str) -> UserCancelledError:
