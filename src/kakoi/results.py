@@ -5,6 +5,7 @@ a character that does not fit whole are dropped. Bytes that are no UTF-8 become 
 """
 
 import codecs
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -55,6 +56,7 @@ class ExecutionResult:
     as its `exit_code`, as in a shell. One that did not end by itself has the status that shells
     and `timeout` use: 124 out of time, 125 sandbox lost, 126 or 127 never started, 130 cancelled.
     `cwd` is the directory the shell ended in, if that was asked for and it could say.
+    `exports` are the variables that it has exported by then, with None for what it has unset.
     `leftovers_ended` counts the processes it left behind and that were killed. `id` is the name
     by which output beyond the kept head can still be read in the sandbox. `error` says in words
     why it was never started or how the sandbox was lost. `blocked_connections` are what its sandbox
@@ -72,6 +74,7 @@ class ExecutionResult:
     stderr_truncated: bool = False
     signal: int | None = None
     cwd: str | None = None
+    exports: Mapping[str, str | None] | None = None
     cpu_ms: int = 0
     max_rss_bytes: int = 0
     leftovers_ended: int = 0

@@ -11,6 +11,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp_types import TextContent, TextResourceContents
 
+from kakoi.gate import carry
 from kakoi.mcp_server.server import make_server
 from kakoi.policy.profiles import load_policy, prompt_commands
 from tests.doors.mcp_doors import McpDoor, meta_of, run, stdout_of, text_of, until
@@ -125,9 +126,103 @@ async def test_a_variable_that_would_change_what_runs_is_refused_and_not_kept(
     assert not (await run(client, "ls")).is_error
 
 
-async def test_what_a_command_exports_ends_with_it(client: Client) -> None:
-    await run(client, "export GREETING=hello")
-    assert stdout_of(await run(client, 'echo "[$GREETING]"')) == "[]\n"
+async def test_what_a_command_exports_the_next_one_has(client: Client) -> None:
+    await run(client, "export GREETING='hello  you' OTHER=1; LOCAL=1")
+    told = 'echo "[$GREETING] [$LOCAL]"; sh -c \'echo "$OTHER"\''
+    assert stdout_of(await run(client, told)) == "[hello  you] []\n1\n"
+    assert stdout_of(await run(client, told, session="other")) == "[] []\n\n"
+    await run(client, "unset OTHER; export GREETING=")
+    assert stdout_of(await run(client, told)) == "[] []\n\n"
+
+
+async def test_what_is_exported_is_judged_with_what_it_is_used_for(client: Client) -> None:
+    """A value that was carried on is known: it hides nothing from the policy."""
+    await run(client, "export RUN=sudo WHERE=/etc KIND=f")
+    for command in ("$RUN id", 'rm -rf "$WHERE"', 'bash -c "$RUN id"'):
+        result = await run(client, command)
+        assert result.is_error, command
+        checked = await client.call_tool("check_command", {"command": command})
+        assert text_of(checked) == text_of(result)
+    assert not (await run(client, 'find . -type "$KIND"')).is_error
+
+
+HOSTILE = {
+    "PATH": "/tmp/x:/usr/bin:/bin",
+    "LD_PRELOAD": "",
+    "LD_LIBRARY_PATH": "/tmp/x",
+    "BASH_ENV": "/tmp/x",
+    "ENV": "/tmp/x",
+    "PS4": "$(id)",
+    "IFS": "/",
+    "GIT_SSH_COMMAND": "id",
+    "GIT_CONFIG_COUNT": "1",
+    "PAGER": "sh -c id",
+    "EDITOR": "sh -c id",
+    "NODE_OPTIONS": "--require /tmp/x",
+    "PYTHONSTARTUP": "/tmp/x",
+    "PERL5OPT": "-Mx",
+    "HOME": "/tmp/x",
+    "CDPATH": "/tmp",
+    "PROMPT_COMMAND": "id",
+    "BIG": "x" * 17_000,
+}
+
+
+def test_a_variable_that_no_command_may_have_is_not_carried_on() -> None:
+    """By whatever way it was exported: what the sandbox says is judged, not believed."""
+    for name, value in HOSTILE.items():
+        assert carry(load_policy(), {}, {name: value}, cwd="/w").variables == {}, name
+    mixed = carry(load_policy(), {"A": "1"}, {**HOSTILE, "B": "2"}, cwd="/w")
+    assert mixed.variables == {"A": "1", "B": "2"}
+    assert set(mixed.left_behind) == set(HOSTILE)
+
+
+async def test_the_answer_says_what_was_not_kept(client: Client, mcp_door: McpDoor) -> None:
+    done = await run(client, 'printf -v GIT_EDITOR "sh -c id"; export GIT_EDITOR; export FINE=1')
+    if done.is_error:  # The policy has seen it coming, which is as good.
+        done = await run(client, "unset HOME; export FINE=1")
+    (name,) = meta_of(done)["not_kept"]
+    assert f"not kept for the next command: {name} (" in text_of(done)
+    assert stdout_of(await run(client, 'echo "$FINE"')) == "1\n"
+
+
+async def test_a_session_has_no_more_than_so_many_variables(client: Client) -> None:
+    names = [f"N{number}" for number in range(100)]
+    done = await run(client, "export " + " ".join(f"{name}=1" for name in names))
+    assert "64 variables" in text_of(done)
+    kept = stdout_of(await run(client, "env | grep -c '^N[0-9]'"))
+    assert kept == "64\n"
+
+
+async def test_a_job_changes_its_session_once_when_its_end_is_seen(
+    client: Client, mcp_door: McpDoor
+) -> None:
+    (mcp_door.workspace / "sub").mkdir()
+    left = await run(client, "cat; cd sub; export A=1", stdin_open=True, yield_ms=0)
+    job = meta_of(left)["job_id"]
+    await client.call_tool("write_stdin", {"job_id": job, "close": True})
+    read = {"job_id": job, "wait_ms": 50_000}
+    while meta_of(await client.call_tool("read_output", read))["running"]:
+        pass
+    assert stdout_of(await run(client, 'pwd; echo "$A"')) == f"{mcp_door.workspace}/sub\n1\n"
+    await run(client, "cd ..; export A=2")
+    await client.call_tool("read_output", read)
+    assert stdout_of(await run(client, 'pwd; echo "$A"')) == f"{mcp_door.workspace}\n2\n"
+
+
+async def test_commands_at_once_do_not_lose_each_others_variables(client: Client) -> None:
+    async with anyio.create_task_group() as group:
+        for number in range(12):
+            group.start_soon(run, client, f"export N{number}={number}")
+    told = stdout_of(await run(client, "env | grep -c '^N[0-9]'"))
+    assert told == "12\n"
+
+
+async def test_variables_are_kept_in_a_sandbox_too(confined_mcp_door: McpDoor) -> None:
+    async with confined_mcp_door.house() as house, Client(make_server(house)) as client:
+        await run(client, "export A='x y'; mkdir sub; cd sub")
+        told = stdout_of(await run(client, 'pwd; echo "$A"'))
+    assert told == f"{confined_mcp_door.workspace}/sub\nx y\n"
 
 
 # --- Jobs ------------------------------------------------------------------------------------

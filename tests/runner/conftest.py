@@ -116,7 +116,7 @@ def run_order(name: str, command: str | list[str], **changes: object) -> dict[st
         "idle_timeout_s": None,
         "send_limit": 1 << 20,
         "spill": 1 << 20,
-        "report_cwd": False,
+        "report_shell": False,
     }
     return order | changes
 

@@ -118,7 +118,7 @@ async def old_channel(
 async def test_the_runner_works_with_every_python_of_this_machine(
     old_channel: RunnerChannel, tmp_path: Path
 ) -> None:
-    command = Command(command="cat; cd /usr; exit 7", stdin=b"hello", report_cwd=True)
+    command = Command(command="cat; cd /usr; exit 7", stdin=b"hello", report_shell=True)
     result = await soon(old_channel.run(command))
     assert (result.exit_code, result.stdout, result.cwd) == (7, "hello", "/usr")
     result = await soon(old_channel.run(Command(command="sleep 300", timeout_s=0.2)))

@@ -515,7 +515,7 @@ async def test_the_bound_of_a_jobs_output_is_exact(channel: PosixChannel, spill:
 async def test_a_job_says_where_it_ended(channel: PosixChannel, mark: str) -> None:
     folder = f"/tmp/{mark}\nx"
     await channel.run(Command(command=["mkdir", folder]))
-    command = Command(command='cd "$WHERE"; exit 4', env={"WHERE": folder}, report_cwd=True)
+    command = Command(command='cd "$WHERE"; exit 4', env={"WHERE": folder}, report_shell=True)
     result = await channel.wait_job(await channel.start(command), wait_s=PATIENCE_S)
     assert result is not None
     assert (result.exit_code, result.cwd) == (4, folder)

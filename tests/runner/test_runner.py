@@ -812,7 +812,7 @@ def test_where_the_shell_ended_is_told_and_changes_nothing_else(tmp_path: Path, 
             folder = tmp_path / str(number)
             (folder / "sub").mkdir(parents=True)
             (folder / "new\nline").mkdir()
-            options = {"cwd": str(folder), "report_cwd": True}
+            options = {"cwd": str(folder), "report_shell": True}
             answer = client.ask(number, run_order(f"x{number}", text, **options))
             found = answer["number"] + (128 if answer["kind"] == "signalled" else 0)
             wanted = "" if where is None else str(folder / where)
@@ -826,7 +826,7 @@ async def test_a_script_may_use_the_descriptors_that_scripts_use(
     channel: RunnerChannel, tmp_path: Path
 ) -> None:
     text = "exec 8>a 9>b; flock 9; echo held >&9; cd /usr"
-    result = await run(channel, text, report_cwd=True)
+    result = await run(channel, text, report_shell=True)
     assert (result.exit_code, result.stderr, result.cwd) == (0, "", "/usr")
     assert (tmp_path / "b").read_text() == "held\n"
 
@@ -836,9 +836,9 @@ async def test_a_script_may_use_the_descriptors_that_scripts_use(
 
 @in_a_loop
 @pytest.mark.anyio
-@pytest.mark.parametrize("report_cwd", [False, True])
+@pytest.mark.parametrize("report_shell", [False, True])
 async def test_variables_that_change_a_shell_are_not_heard_and_not_passed_on(
-    tmp_path: Path, report_cwd: bool
+    tmp_path: Path, report_shell: bool
 ) -> None:
     (tmp_path / "evil").write_text("echo evil; cd /\n")
     env = {
@@ -856,7 +856,9 @@ async def test_variables_that_change_a_shell_are_not_heard_and_not_passed_on(
     }
     channel = await open_channel(host_launch(tmp_path, env=env), RunnerSettings())
     try:
-        result = await run(channel, "echo $KEPT; set -o | grep xtrace; env", report_cwd=report_cwd)
+        result = await run(
+            channel, "echo $KEPT; set -o | grep xtrace; env", report_shell=report_shell
+        )
         lines = result.stdout.splitlines()
         assert (lines[0], lines[1].split(), result.stderr) == ("yes", ["xtrace", "off"], "")
         assert not {line.partition("=")[0] for line in lines[2:]} & (set(env) - {"KEPT"}) - set(
@@ -1035,11 +1037,11 @@ async def one_of_each(channel: RunnerChannel) -> None:
     asyncio.get_running_loop().call_later(0.01, cancelled.cancel)
     await soon(
         asyncio.gather(
-            channel.run(Command(command="exit 3", report_cwd=True)),
+            channel.run(Command(command="exit 3", report_shell=True)),
             channel.run(Command(command=["cat"], stdin=bytes(100_000), spill_bytes=0)),
             channel.run(Command(command=["no-such-program"])),
             channel.run(Command(command="true", cwd="/no/such")),
-            channel.run(Command(command="true", env={"BIG": "x" * 200_000}, report_cwd=True)),
+            channel.run(Command(command="true", env={"BIG": "x" * 200_000}, report_shell=True)),
             channel.run(Command(command="sleep 300 & echo hi")),
             channel.run(Command(command="sleep 300", timeout_s=0.01)),
             channel.run(Command(command="echo hi", terminal=TERMINAL)),
@@ -1118,7 +1120,7 @@ async def test_more_jobs_than_can_be_told_of_are_an_error_and_not_the_end(
         deep = deep / ("\udce9" * 250)
         deep.mkdir()
     commands = [
-        Command(command=f": {n} {'🙂' * 600}", cwd=str(deep), report_cwd=True) for n in range(100)
+        Command(command=f": {n} {'🙂' * 600}", cwd=str(deep), report_shell=True) for n in range(100)
     ]
     for command in commands:
         await channel.start(command)

@@ -199,7 +199,7 @@ class CommandExecutor:
 
     def _command(self, text: str, start: str, limit_s: float) -> Command:
         try:
-            return Command(command=text, cwd=start, timeout_s=limit_s, report_cwd=True)
+            return Command(command=text, cwd=start, timeout_s=limit_s, report_shell=True)
         except ConfigurationError as error:
             unfit = error
         # No program can be given such a text, and the validator has words for why.

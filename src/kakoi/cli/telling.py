@@ -104,7 +104,9 @@ def _signal(number: int | None) -> str:
 
 def result_as_dict(result: ExecutionResult, sandbox: str) -> dict[str, Any]:
     """What came of a command."""
-    return dataclasses.asdict(result) | {"truncated": result.truncated, "sandbox": sandbox}
+    told = dataclasses.asdict(result) | {"truncated": result.truncated, "sandbox": sandbox}
+    del told["exports"]  # Nobody has asked for them.
+    return told
 
 
 def failure_as_dict(

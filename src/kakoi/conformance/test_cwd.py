@@ -1,4 +1,6 @@
-"""Where a command runs, and where its shell ended."""
+"""Where a command runs, where its shell ended, and what it exported."""
+
+from collections.abc import Mapping
 
 import pytest
 
@@ -56,7 +58,7 @@ async def test_where_the_shell_ended_is_told(
     sandbox: SandboxAdapter, place: str, text: str, where: str | None, code: int
 ) -> None:
     await seen(sandbox, f"mkdir {place}/sub; ln -s sub {place}/link")
-    result = await sandbox.run(Command(command=text, cwd=place, report_cwd=True))
+    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
     assert (result.cwd, result.exit_code) == ("/" if where is None else place + where, code)
     assert (result.stdout, result.stderr, result.reason) == ("", "", Reason.EXITED)
 
@@ -75,7 +77,9 @@ read -r line; echo "line: $line"
 echo "bash_env: ${BASH_ENV-none}"
 cd /
 exit 4"""
-    result = await sandbox.run(Command(command=text, cwd=place, stdin=b"hello\n", report_cwd=True))
+    result = await sandbox.run(
+        Command(command=text, cwd=place, stdin=b"hello\n", report_shell=True)
+    )
     assert result.stdout == "line: hello\nbash_env: none\ntrap: 4\n"
     assert (result.stderr, result.exit_code) == ("", 4)
 
@@ -84,7 +88,7 @@ async def test_the_text_of_the_command_may_be_long_then_too(
     sandbox: SandboxAdapter, place: str
 ) -> None:
     text = f"word='{'x' * 130_000}'; echo ${{#word}}; cd /; exit 5"
-    result = await sandbox.run(Command(command=text, cwd=place, report_cwd=True))
+    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
     assert (result.stdout, result.exit_code, result.cwd) == ("130000\n", 5, "/")
 
 
@@ -95,7 +99,7 @@ async def test_a_shell_that_cannot_say_where_it_is_does_no_harm(
     sandbox: SandboxAdapter, place: str, text: str
 ) -> None:
     await seen(sandbox, f"mkdir {place}/gone")
-    result = await sandbox.run(Command(command=text, cwd=place, report_cwd=True))
+    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
     assert result.reason in (Reason.EXITED, Reason.SIGNALLED)
     assert result.cwd is None or result.cwd.startswith("/")
 
@@ -105,6 +109,96 @@ async def test_a_command_cannot_name_a_directory_that_is_none(
 ) -> None:
     """It may write into every descriptor that it finds."""
     text = "for fd in 3 4 5 6 7 8 9; do echo relative >&$fd; done 2>/dev/null; exit 0"
-    result = await sandbox.run(Command(command=text, cwd=place, report_cwd=True))
+    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
     assert result.reason is Reason.EXITED
     assert result.cwd is None or result.cwd.startswith("/")
+
+
+# --- What it exported ------------------------------------------------------------------------
+
+
+async def exported(
+    sandbox: SandboxAdapter, text: str, **env: str
+) -> Mapping[str, str | None] | None:
+    command = Command(command=text, env=env, report_shell=True)
+    return (await sandbox.run(command)).exports
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("true", {}),
+        ("A=1; B=2; C=3 true", {}),
+        ("export A=1 B=", {"A": "1", "B": ""}),
+        ("export HAD=new", {"HAD": "new"}),
+        ("export HAD=old", {}),
+        ("unset HAD; unset NEVER", {"HAD": None}),
+        ("export A=1; exit 3", {"A": "1"}),
+        ("set -eu; export A=1; false; export B=1", {"A": "1"}),
+        ("set -a; A=1; readonly B=2", {"A": "1", "B": "2"}),
+        ("export A; export B=1; unset B", {}),
+        ("(export A=1); export B=2 | cat; sh -c 'export C=3'", {}),
+        ("cd /; export A=1", {"A": "1"}),
+        ("f() { export A=1; }; f", {"A": "1"}),
+    ],
+)
+async def test_what_the_shell_exported_is_told(
+    sandbox: SandboxAdapter, text: str, changes: dict[str, str | None]
+) -> None:
+    assert await exported(sandbox, text, HAD="old") == changes
+
+
+VALUES = [
+    "two words",
+    "a\nb\n",
+    "\n",
+    "'",
+    "\"'\\'\"",
+    "$HOME `id` $(id) \\$x \\\\ !",
+    "export A='1'\nexport B=\"2\"",
+    "日本 é",
+    "\t\x01\x1b[31m\x7f",
+    "-n",
+    " leading and trailing ",
+    "a\r\nb",
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+async def test_a_value_arrives_as_it_is(sandbox: SandboxAdapter, value: str) -> None:
+    told = await exported(sandbox, 'export COPY="$GIVEN"', GIVEN=value)
+    assert told == {"COPY": value}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "exec true",
+        "kill -9 $$",
+        "trap - EXIT",
+        "for fd in 3 4 5 6 7 8 9 200 201 202; do echo nonsense >&$fd; done 2>/dev/null; true",
+        "for fd in 7 9 202; do head -c 9000000 /dev/zero >&$fd; done 2>/dev/null; true",
+        "export BIG=$(head -c 50000 /dev/zero | tr '\\0' x)",
+    ],
+)
+async def test_a_shell_that_cannot_say_what_it_exported_does_no_harm(
+    sandbox: SandboxAdapter, text: str
+) -> None:
+    result = await sandbox.run(Command(command=text, report_shell=True))
+    assert result.reason in (Reason.EXITED, Reason.SIGNALLED)
+    assert result.exports in (None, {})
+    assert await exported(sandbox, "export A=1") == {"A": "1"}
+
+
+async def test_the_report_is_no_part_of_a_trace(sandbox: SandboxAdapter) -> None:
+    result = await sandbox.run(Command(command="set -x; true", report_shell=True))
+    assert result.stderr == "+ true\n"
+
+
+async def test_a_directory_that_is_gone_fails_nothing_after_set_e(
+    sandbox: SandboxAdapter, place: str
+) -> None:
+    await seen(sandbox, f"mkdir {place}/gone")
+    text = "set -e; cd gone; rmdir ../gone; export A=1"
+    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
+    assert (result.exit_code, result.stderr, result.exports) == (0, "", {"A": "1"})

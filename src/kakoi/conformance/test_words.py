@@ -48,8 +48,8 @@ END
 async def test_a_text_that_begins_with_a_dash_is_no_option_of_the_shell(
     sandbox: SandboxAdapter, text: str
 ) -> None:
-    for report_cwd in (False, True):
-        result = await sandbox.run(Command(command=text, report_cwd=report_cwd))
+    for report_shell in (False, True):
+        result = await sandbox.run(Command(command=text, report_shell=report_shell))
         assert (result.exit_code, result.stdout) == (127, "")
 
 

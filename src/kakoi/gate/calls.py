@@ -45,10 +45,15 @@ def judged_text(command: Command, variables: Mapping[str, str]) -> str:
     text = words if isinstance(words, str) else shlex.join(words)
     if not variables:
         return text
+    return f"{assignments(variables)}\n{text}"
+
+
+def assignments(variables: Mapping[str, str]) -> str:
+    """The variables as text of a shell that sets them."""
     for name in variables:
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigurationError(f"{name!r} is no name of a variable")
-    return f"{' '.join(f'{name}={shlex.quote(variables[name])}' for name in variables)}\n{text}"
+    return " ".join(f"{name}={shlex.quote(variables[name])}" for name in variables)
 
 
 def with_variables(command: Command, variables: Mapping[str, str]) -> Command:

@@ -351,7 +351,7 @@ class Gate:
             raise
 
     async def _record_first(self, entry: AuditEntry, last: AuditEntry) -> None:
-        """Record `entry`. If we are interrupted meanwhile, `last` follows: every begin has an end."""
+        """Record `entry`; if we are interrupted meanwhile, `last` follows."""
         # What is being written cannot be stopped any more.
         writing = asyncio.ensure_future(self._record(entry))
         try:

@@ -21,6 +21,7 @@ from kakoi.results import ExecutionResult, Reason
 META: Final = "kakoi"
 _MOST_BLOCKED: Final = 5
 _STDERR: Final = "[stderr]\n"
+_MOST_NAMED: Final = 8
 # No exit code of the command's own: it is not to blame.
 _OURS: Final = frozenset((Reason.SANDBOX_LOST, Reason.NEVER_STARTED))
 
@@ -72,9 +73,16 @@ def _break(text: str) -> str:
 
 
 def result_reply(
-    job: str, result: ExecutionResult, stdout: Output, stderr: Output
+    job: str,
+    result: ExecutionResult,
+    stdout: Output,
+    stderr: Output,
+    left: Mapping[str, str],
 ) -> CallToolResult:
-    """A command that has ended. A non-zero exit is an answer, too."""
+    """A command that has ended. A non-zero exit is an answer, too.
+
+    `left`: the variables that it exported and the next command will not have, and why.
+    """
     text, spans = both(stdout.text, stderr.text)
     cut = [
         f"{name} cut: {len(output.data)} of {total} bytes, read_output has the rest"
@@ -84,8 +92,10 @@ def result_reply(
         )
         if len(output.data) < total
     ]
-    told = with_trailer(text + blocked_lines(result, text), *ending(result), *cut, f"job {job}")
-    meta = result_meta(job, result) | {"spans": spans, "truncated": bool(cut)}
+    told = with_trailer(
+        text + blocked_lines(result, text), *ending(result), *cut, not_kept(left), f"job {job}"
+    )
+    meta = result_meta(job, result, left) | {"spans": spans, "truncated": bool(cut)}
     return said(told, meta, is_error=result.reason in _OURS)
 
 
@@ -110,7 +120,16 @@ def ending(result: ExecutionResult) -> list[str]:
     return parts
 
 
-def result_meta(job: str, result: ExecutionResult) -> dict[str, Any]:
+def not_kept(left: Mapping[str, str]) -> str:
+    """Which variables the next command will not have, for a trailer; empty if it has them all."""
+    named = [f"{shown(name)[:64]} ({shown(why)[:200]})" for name, why in left.items()]
+    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return f"not kept for the next command: {', '.join(named[:_MOST_NAMED])}{more}" if named else ""
+
+
+def result_meta(
+    job: str, result: ExecutionResult, left: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """What came of a command, for programs."""
     return {
         "job_id": job,
@@ -126,6 +145,7 @@ def result_meta(job: str, result: ExecutionResult) -> dict[str, Any]:
         "max_rss_bytes": result.max_rss_bytes,
         "error": shown(result.error),
         "blocked_connections": [asdict(each) for each in result.blocked_connections],
+        "not_kept": sorted(shown(name)[:64] for name in left or ())[:_MOST_NAMED],
     }
 
 

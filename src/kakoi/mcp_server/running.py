@@ -3,6 +3,7 @@
 import asyncio
 import codecs
 import contextlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,11 +11,13 @@ import anyio
 from mcp_types import CallToolResult
 
 from kakoi.errors import ConfigurationError, KakoiError
+from kakoi.gate import Call, carry
 from kakoi.mcp_server.house import House, ToolCall, Turn
 from kakoi.mcp_server.replies import (
     Output,
     decision_reply,
     ending,
+    not_kept,
     result_meta,
     result_reply,
     running_reply,
@@ -50,12 +53,11 @@ async def execute_command(house: House, call: ToolCall) -> CallToolResult:
     try:
         await house.gate.start(command, replace(handed, ready=turn.take))
         began = clock()
-        call.session.env = variables
+        call.session.env = {**call.session.env, **given["env"]}
         house.sessions.has_started(command.id, call.session)
         result = await _watch(house, call, command.id, yield_s)
         if result is None:
             return await _still_running(house, command, round((clock() - began) * 1000))
-        call.session.went_to(result.cwd)
         return await _has_ended(house, command.id, result)
     except asyncio.CancelledError:
         # The client does not want it any more: all of it ends before another has its turn.
@@ -88,7 +90,7 @@ def _command(house: House, call: ToolCall) -> Command:
         stdin_open=given["stdin_open"],
         timeout_s=timeout_ms / 1000,
         max_output_bytes=house.execution.max_output_size,
-        report_cwd=not background,
+        report_shell=not background,
     )
 
 
@@ -114,6 +116,7 @@ async def _watch(house: House, call: ToolCall, job: str, yield_s: float) -> Exec
 
 
 async def _has_ended(house: House, job: str, result: ExecutionResult) -> CallToolResult:
+    left = await _go_on_from(house, job, result)
     limit = house.execution.max_output_size
     outputs = {}
     for stream, total in _totals(result).items():
@@ -121,7 +124,27 @@ async def _has_ended(house: House, job: str, result: ExecutionResult) -> CallToo
         if total:
             data = await _head(await house.gate_channel(), job, stream, limit)
         outputs[stream] = Output(data, len(data) >= total)
-    return result_reply(job, result, outputs["stdout"], outputs["stderr"])
+    return result_reply(job, result, outputs["stdout"], outputs["stderr"], left)
+
+
+async def _go_on_from(house: House, job: str, result: ExecutionResult) -> Mapping[str, str]:
+    """The next command of the session starts where this one ended, with what it exported.
+
+    Returns the variables that it does not have then, and why.
+    """
+    session = house.sessions.first_to_see_the_end(job)
+    if session is None:
+        return {}
+    session.went_to(result.cwd)
+    if not result.exports:
+        return {}
+    async with session.changing:
+        # In a thread: it is judged, and by a program if it is not plain.
+        carried = await asyncio.to_thread(
+            carry, house.gate.policy, session.env, result.exports, cwd=session.cwd
+        )
+        session.env = dict(carried.variables)
+    return carried.left_behind
 
 
 def _totals(result: ExecutionResult) -> dict[Stream, int]:
@@ -178,9 +201,8 @@ async def read_output(house: House, call: ToolCall) -> CallToolResult:
     state = ["still running"]
     meta: dict[str, Any] = {"job_id": job, "running": True}
     if result is not None:
-        state, meta = ending(result), result_meta(job, result)
-        if (session := house.sessions.of_job(job)) is not None:
-            session.went_to(result.cwd)
+        left = await _go_on_from(house, job, result)
+        state, meta = [*ending(result), not_kept(left)], result_meta(job, result, left)
     lost = f"{part.lost_bytes} bytes were not kept" if part.lost_bytes else ""
     place = f"{stream} {offset}-{next_offset}" + (", all of it" if ended else "")
     text = with_trailer(Output(data, ended).text, *state, place, lost, f"job {job}")
@@ -260,4 +282,5 @@ async def check_command(house: House, call: ToolCall) -> CallToolResult:
     if not text:
         return decision_reply(decide(house.gate.policy, text))
     cwd = call.session.directory(call.arguments["workdir"])
-    return decision_reply(await house.gate.judge(Command(command=text, cwd=cwd)))
+    call_of_it = Call(variables=call.session.env)
+    return decision_reply(await house.gate.judge(Command(command=text, cwd=cwd), call_of_it))

@@ -1,10 +1,10 @@
 """Sessions: where a client's commands start, with which variables, and what a person agreed to.
 
 A session is named by its client and belongs to one connection. It keeps the directory in which the
-last command ended, and the variables that were given by argument: what a command exports dies with
-its shell.
+last command ended, and the variables that were given by argument or exported by a command.
 """
 
+import asyncio
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ class Session:
     name: str
     cwd: str
     env: dict[str, str] = field(default_factory=dict)
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _agreed: set[tuple[str, str]] = field(default_factory=set)
 
     @property
@@ -57,6 +58,7 @@ class Sessions:
         self._cwd = cwd
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
         self._jobs: OrderedDict[str, Session] = OrderedDict()
+        self._open: set[str] = set()
 
     def get(self, owner: str, name: str) -> Session:
         """The session of that name, new if there is none."""
@@ -70,9 +72,17 @@ class Sessions:
     def has_started(self, job: str, session: Session) -> None:
         """The job was started in that session."""
         self._jobs[job] = session
+        self._open.add(job)
         if len(self._jobs) > _MOST_JOBS:
-            self._jobs.popitem(last=False)
+            self._open.discard(self._jobs.popitem(last=False)[0])
 
     def of_job(self, job: str) -> Session | None:
         """The session in which a job was started."""
+        return self._jobs.get(job)
+
+    def first_to_see_the_end(self, job: str) -> Session | None:
+        """The session of a job that has ended, once: later commands have gone on from there."""
+        if job not in self._open:
+            return None
+        self._open.discard(job)
         return self._jobs.get(job)

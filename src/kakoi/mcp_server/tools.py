@@ -15,7 +15,8 @@ DEFAULT_SESSION: Final = "default"
 
 _SESSION: Final = Argument(
     kind="string",
-    doc="Commands of one session share the directory they end in, and the variables of `env`.",
+    doc="Commands of one session go on where the last one ended, with the variables that it "
+    "exported. A variable that the policy would refuse in front of a command is not kept.",
     default=DEFAULT_SESSION,
     longest=64,
 )
@@ -58,8 +59,7 @@ _EXECUTE: Final[Mapping[str, Argument]] = {
     ),
     "env": Argument(
         kind="object",
-        doc="Variables for this and the later commands of the session. What a command exports "
-        "ends with its shell.",
+        doc="Variables for this and the later commands of the session.",
         default={},
     ),
     "session": _SESSION,

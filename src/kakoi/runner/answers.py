@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from kakoi.results import Capture, ExecutionResult, Reason
 from kakoi.runner.commands import FileInfo, JobInfo
+from kakoi.runner.exports import parse_exports
 from kakoi.runner.frames import BadFrame
 
 _LONGEST_TEXT = 64 * 1024
@@ -47,6 +48,14 @@ def text(answer: Mapping[str, Any], name: str) -> str:
     except UnicodeEncodeError:  # Half a character: nobody could print it, or write it down.
         raise BadFrame(f"no text `{name}`") from None
     return found
+
+
+def _latin(answer: Mapping[str, Any], name: str) -> bytes:
+    """Bytes, one for each character."""
+    try:
+        return text(answer, name).encode("latin-1")
+    except UnicodeEncodeError:
+        raise BadFrame(f"no bytes `{name}`") from None
 
 
 def _seconds(answer: Mapping[str, Any], name: str) -> float:
@@ -128,6 +137,7 @@ def parse_result(
         stderr_truncated=counts[1] > captures[1].total_bytes or captures[1].truncated,
         signal=signal,
         cwd=cwd or None,
+        exports=parse_exports(_latin(answer, "exports")),
         cpu_ms=number(answer, "cpu_ms"),
         max_rss_bytes=number(answer, "max_rss_kib") * 1024,
         leftovers_ended=number(answer, "ended"),

@@ -239,7 +239,7 @@ def _order(command: Command, *, send_limit: int) -> dict[str, Any]:
         "idle_timeout_s": command.idle_timeout_s,
         "send_limit": send_limit,
         "spill": command.spill_bytes,
-        "report_cwd": command.report_cwd,
+        "report_shell": command.report_shell,
     }
 
 

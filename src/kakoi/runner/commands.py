@@ -58,7 +58,7 @@ class Command:
     `timeout_s`, `idle_timeout_s`: how long it may take, and how long it may be silent.
     `max_output_bytes`: how much of each stream is kept in the result (its head).
     `spill_bytes`: how much of each stream stays readable by offset in the sandbox afterwards.
-    `report_cwd`: also say where the shell ended; costs a little.
+    `report_shell`: also say where the shell ended, and what it exported; costs a little.
     `id`: names the command; the same id twice is the same execution.
     """
 
@@ -72,7 +72,7 @@ class Command:
     idle_timeout_s: float | None = None
     max_output_bytes: int = MIB
     spill_bytes: int = 64 * MIB
-    report_cwd: bool = False
+    report_shell: bool = False
     id: str = field(default_factory=new_id)
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "cwd": (str, type(None)),
     "env": (Mapping,),
     "stdin": (bytes, type(None)),
-    "stdin_open report_cwd": (bool,),
+    "stdin_open report_shell": (bool,),
     "terminal": (TerminalSize, type(None)),
     "timeout_s idle_timeout_s": (int, float, type(None)),
     "max_output_bytes spill_bytes": (int,),

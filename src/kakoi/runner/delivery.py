@@ -24,6 +24,7 @@ DELIVERED = (
     "kakoi.runner.loop",
     "kakoi.runner.spool",
     "kakoi.runner.memory",
+    "kakoi.runner.reports",
     "kakoi.runner.keepers",
     "kakoi.runner.streams",
     "kakoi.runner.jobs",

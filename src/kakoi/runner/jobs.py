@@ -174,6 +174,7 @@ class Job:
             "bytes": self.counts(),
             "stored": stored + [0] * (2 - len(stored)),
             "cwd": record.cwd.decode("utf-8", "surrogateescape"),
+            "exports": record.exports.decode("latin-1"),
             "cpu_ms": record.cpu_ms,
             "max_rss_kib": record.max_rss_kib,
             "ended": record.ended,

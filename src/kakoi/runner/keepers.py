@@ -18,7 +18,6 @@ import _signal as signal  # type: ignore[import-not-found]
 import array
 import contextlib
 import errno
-import fcntl
 import marshal
 import os
 import resource
@@ -27,6 +26,7 @@ import socket
 import time
 
 from kakoi import keeper as ending
+from kakoi.runner.reports import ask, read_cwd, read_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,33 +36,27 @@ END = b"E"
 SIGNAL = b"S"
 _PATIENCE_S = 30.0
 _SEND_TIMEOUT_S = 2.0
-_MAX_CWD = 4096
 _SIGNALS = sorted(set(range(1, signal.NSIG)) - {signal.SIGKILL, signal.SIGSTOP, 32, 33})
-
-# The shell says where it is when it exits. Bash reads this before the command, which stays as it
-# was judged; `sh` is given both in one, because nothing makes it read a file first.
-_BASH_PRELUDE = b"unset BASH_ENV; trap 'builtin pwd -P >&%d 2>/dev/null' EXIT; exec %d<&-\n"
-# Numbers that few scripts use, and that this shell can name: the report, and the text to read.
-_REPORT_NUMBERS = {"bash": (200, 201), "sh": (9, 8)}
-_SH_PRELUDE = b"trap 'pwd -P >&%d 2>/dev/null' EXIT; . /proc/self/fd/%d"
 
 
 class Record:
     """What came of a command: `kind` is a word of keeper.py, or "lost" if its keeper died."""
 
-    __slots__ = ("cpu_ms", "cwd", "ended", "kind", "max_rss_kib", "number", "survivors")
+    __slots__ = "cpu_ms cwd ended exports kind max_rss_kib number survivors".split()
 
     def __init__(self, kind: str, number: int, **rest: Any) -> None:
         self.kind = kind
         self.number = number
         self.cwd: bytes = rest.get("cwd", b"")
+        self.exports: bytes = rest.get("exports", b"")
         self.cpu_ms: int = rest.get("cpu_ms", 0)
         self.max_rss_kib: int = rest.get("max_rss_kib", 0)
         self.ended: int = rest.get("ended", 0)
         self.survivors: int = rest.get("survivors", 0)
 
     def dump(self) -> bytes:
-        return marshal.dumps({name: getattr(self, name) for name in self.__slots__})
+        body = marshal.dumps({name: getattr(self, name) for name in self.__slots__})
+        return b"%010d" % len(body) + body
 
     @classmethod
     def load(cls, data: bytes) -> Record:
@@ -92,7 +86,7 @@ class Keeper:
         return self.line.fileno()
 
     def start(self, request: tuple[Any, ...], streams: list[int]) -> None:
-        """Hand a command over: (argv, env, cwd, terminal, shell to ask for its directory)."""
+        """Hand a command over: (argv, env, cwd, terminal, shell to ask how it ended)."""
         body = marshal.dumps(request)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
         message = b"%010d" % len(body) + body
@@ -108,10 +102,16 @@ class Keeper:
     def record(self) -> Record:
         """The record that makes the line readable."""
         try:
-            data = self.line.recv(64 * 1024)
-            return Record.load(data) if data else Record("lost", 0)
+            head = self._read(10)
+            return Record.load(self._read(int(head))) if head else Record("lost", 0)
         except (OSError, ValueError, TypeError, EOFError):
             return Record("lost", 0)
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size and (part := self.line.recv(size - len(data))):
+            data += part
+        return data
 
     def close(self) -> None:
         """Let it go: it ends whatever is below it, and exits."""
@@ -228,7 +228,7 @@ def _receive(line: socket.socket) -> tuple[Any, list[int]]:
 def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int) -> Record:
     argv, env, cwd, terminal, shell = request
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    report = -1
+    reports: list[int] = []
     failing = "no_cwd"
     # The command's alone. Not so the pipes it writes to: while we hold them, their end does not
     # wake the runner just before the record does.
@@ -240,7 +240,7 @@ def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int
         failing = "no_start"
         actions = _streams([*held, *streams], terminal)
         if shell:
-            report = _ask_for_cwd(argv, env, shell, held, actions)
+            reports += ask(argv, env, shell, held, actions)
         command = os.posix_spawn(
             program,
             argv,
@@ -251,7 +251,7 @@ def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int
             setsigdef=_SIGNALS,
         )
     except (OSError, ValueError) as error:
-        if report >= 0:
+        for report in reports:
             os.close(report)
         return Record(failing, getattr(error, "errno", None) or errno.EINVAL)
     finally:
@@ -259,8 +259,8 @@ def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int
         for fd in held:
             os.close(fd)
     record = _watch(command, line, wakeup)
-    if report >= 0:
-        record.cwd = _read_report(report)
+    if reports:
+        record.cwd, record.exports = read_cwd(reports[0]), read_exports(reports[1])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     record.cpu_ms = round(spent_s * 1000)
@@ -275,44 +275,6 @@ def _streams(streams: list[int], terminal: bytes) -> list[tuple[Any, ...]]:
     # The first terminal that the leader of a session opens becomes its controlling terminal.
     opened = (os.POSIX_SPAWN_OPEN, 0, terminal, os.O_RDWR, 0)
     return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
-
-
-def _ask_for_cwd(
-    argv: list[bytes],
-    env: dict[bytes, bytes],
-    shell: str,
-    held: list[int],
-    actions: list[tuple[Any, ...]],
-) -> int:
-    """Make the shell report its directory when it exits; returns where to read the report."""
-    text = os.memfd_create("kakoi")
-    held.append(text)
-    report, report_end = os.pipe()
-    held.append(report_end)
-    os.set_blocking(report, False)
-    numbers = _REPORT_NUMBERS[shell]
-    if shell == "bash":
-        content = _BASH_PRELUDE % numbers
-        env[b"BASH_ENV"] = b"/proc/self/fd/%d" % numbers[1]
-    else:
-        content = argv[-1]
-        argv[-1] = _SH_PRELUDE % numbers
-    os.write(text, content)
-    os.lseek(text, 0, os.SEEK_SET)
-    for fd, number in zip((report_end, text), numbers):  # noqa: B905 - Python 3.8
-        source = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20)  # Not a number that is still needed.
-        held.append(source)
-        actions.append((os.POSIX_SPAWN_DUP2, source, number))
-    return report
-
-
-def _read_report(report: int) -> bytes:
-    try:
-        said = os.read(report, _MAX_CWD)
-    except BlockingIOError:
-        said = b""
-    os.close(report)
-    return said[:-1] if said.endswith(b"\n") and said.startswith(b"/") else b""
 
 
 def _watch(command: int, line: socket.socket, wakeup: int) -> Record:

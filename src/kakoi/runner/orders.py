@@ -158,7 +158,8 @@ class Orders:
                 "command": job.title,
                 "age_s": now - job.started,
                 "bytes": job.counts(),
-                "answer": job.answer,
+                # Of a thousand jobs that would be too much to tell.
+                "answer": job.answer and {**job.answer, "exports": ""},
             }
             for job in self._jobs.values()
             if job.in_background

@@ -197,9 +197,18 @@ begin() {
 finish() {
     [ "$k_rows" != 0 ] || printf '%s\n' "$k_nonce"
     printf '%s end %s %s %s %s %s\n' "$k_nonce" "$1" "$2" "$k_ended" "$k_survivors" "$k_cpu" >&9
-    [ ! -f "$3" ] || head -c 5000 "$3" >&9
+    report "$3" >&9
     printf '%s\n' "$k_nonce" >&9
     k_nonce=''
+}
+
+# What the shell of a command has told of its end: its folder, and two lists of variables.
+report() {
+    [ ! -f "$1" ] || head -c 5000 "$1"
+    [ ! -f "$1,env" ] || {
+        printf '\0'
+        head -c 33000 "$1,env"
+    }
 }
 
 # Removes what an order has not finished. Whoever ends what is below us may end `rm` too.
@@ -281,13 +290,15 @@ startable() {
     k_why=$k_part
 }
 
-# What to give to `-c`: the text itself, or if it is too long for that, or if the folder in which it
-# ends is asked for, a line that reads it from a file. `$0` and the parameters are the same.
+# What to give to `-c`: the text itself, or if it is too long for that, or if it is asked how its
+# shell ends, a line that reads it from a file. `$0` and the parameters are the same.
 as_argument() {
     [ "$k_report" = yes ] || [ ${#k_value} -gt 100000 ] || return 0
     if printf '%s\n' "$k_value" >"$k_base/$k_id,text"; then
         k_scrap=$k_base/$k_id,cwd k_value=". $k_base/$k_id,text"
-        [ "$k_report" = no ] || k_value="trap 'command pwd -P >$k_scrap 2>/dev/null' EXIT; $k_value"
+        [ "$k_report" = no ] || k_value="{ export -p; printf '\\0'; } >$k_scrap,env
+trap '{ command pwd -P >$k_scrap; { command export -p; printf \"\\0\"; } >>$k_scrap,env; } 2>/dev/null || :' EXIT
+$k_value"
     elif [ ${#k_value} -gt 100000 ]; then
         k_why='no-room 126'
     fi
@@ -423,7 +434,7 @@ execute() {
         stty sane -ixon <&9
     fi
     finish $k_kind $k_status "$k_scrap"
-    [ -z "$k_scrap" ] || rm -f "$k_scrap" "$k_base/$k_id,text"
+    [ -z "$k_scrap" ] || rm -f "$k_scrap" "$k_scrap,env" "$k_base/$k_id,text"
 }
 
 # Descriptors 6, 7 and 8 become the command's standard streams.

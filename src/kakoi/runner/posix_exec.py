@@ -23,7 +23,7 @@ from kakoi.runner.posix_words import BreachError, Ending, Kept, parse_line
 
 _CHUNK = 256 * 1024
 _LONGEST_LINE = 200
-_LONGEST_PATH = 8192
+_LONGEST_REPORT = 40 * 1024
 _MOST_WORDS = 2000
 _TEXTS = ("posix.sh", "posix_jobs.sh", "posix_watch.sh", "posix_orders.sh")
 # In the environment and not among the arguments: `pkill -f` must not find there what it looks for.
@@ -192,19 +192,19 @@ class Exec:
         self, cutter: _Cutter, listener: Listener, stream: Stream
     ) -> Ending | None:
         last: Kept | Ending | None = None
-        path = bytearray()
+        report = bytearray()
         while chunk := await read(self._err):
             for is_line, data in cutter.feed(chunk):
                 if is_line:
                     line = parse_line(data)
                     if line is None and isinstance(last, Ending):
-                        return dataclasses.replace(last, path=bytes(path))
+                        return dataclasses.replace(last, report=bytes(report))
                     last = line
                     self.on_up()
                     if isinstance(line, Kept):
                         listener.on_started(line)
                 elif isinstance(last, Ending):
-                    path += data[: _LONGEST_PATH - len(path)]
+                    report += data[: _LONGEST_REPORT - len(report)]
                 elif last is not None:
                     await listener.on_data(stream, data)
                 else:

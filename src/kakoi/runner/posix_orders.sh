@@ -26,7 +26,7 @@ operate() {
         k_out=0 k_err=0
         [ "$k_line" = running ] || totals
         printf '%s\n' "$k_line" "$k_out $k_err"
-        [ ! -f "$k_base/$k_id,cwd" ] || head -c 5000 "$k_base/$k_id,cwd"
+        report "$k_base/$k_id,cwd"
         ;;
     stop) stop ;;
     stdin) write_stdin ;;

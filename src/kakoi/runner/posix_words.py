@@ -13,6 +13,7 @@ from typing import Literal
 from kakoi.errors import SandboxError
 from kakoi.results import Capture, ExecutionResult, Reason
 from kakoi.runner.commands import Command, FileInfo, JobInfo
+from kakoi.runner.exports import parse_exports
 
 _PLAIN = re.compile(rb"[ -\[\]-~]*")
 _PATH = re.compile(r"(/[A-Za-z0-9_./-]{1,200})?")
@@ -78,7 +79,7 @@ def run_request(command: Command, verb: Literal["run", "job"], source: str, how:
         command.id,
         "text" if isinstance(words, str) else "argv",
         source,
-        "yes" if command.report_cwd else "no",
+        "yes" if command.report_shell else "no",
         *((0, 0) if size is None else (size.rows, size.columns)),
         how,
         command.spill_bytes,
@@ -116,7 +117,7 @@ class Ending:
     ended: int = 0
     survivors: int = 0
     ticks: int = 0
-    path: bytes = b""
+    report: bytes = b""
 
 
 def parse_line(line: bytes) -> Kept | Ending | None:
@@ -164,6 +165,7 @@ def result_of(
 ) -> ExecutionResult:
     """What came of a command, from the last words about it."""
     reason, exit_code, number = _reason(ending.kind, ending.status)
+    cwd, _, exports = ending.report.partition(b"\0")
     if reason is Reason.SANDBOX_LOST:
         error = error or _LOST
     if ending.survivors:
@@ -180,7 +182,8 @@ def result_of(
         stdout_truncated=stdout.truncated,
         stderr_truncated=stderr.truncated,
         signal=number,
-        cwd=_cwd(ending.path),
+        cwd=_cwd(cwd),
+        exports=parse_exports(exports),
         cpu_ms=ending.ticks * _MS,
         leftovers_ended=ending.ended,
         id=name,
@@ -209,15 +212,15 @@ class JobState:
 def parse_state(name: str, said: bytes) -> JobState:
     """How it is with job `name`."""
     line, _, rest = said.partition(b"\n")
-    counts, _, path = rest.partition(b"\n")
+    counts, _, report = rest.partition(b"\n")
     found = _COUNTS.fullmatch(counts)
     if found is None:
         raise BreachError("the sandbox does not say how a job is")
-    return _state(name, line.decode("ascii", "replace"), int(found[1]), int(found[2]), path)
+    return _state(name, line.decode("ascii", "replace"), int(found[1]), int(found[2]), report)
 
 
 def _state(
-    name: str, line: str, stdout_bytes: int, stderr_bytes: int, path: bytes = b""
+    name: str, line: str, stdout_bytes: int, stderr_bytes: int, report: bytes = b""
 ) -> JobState:
     if line == "running":
         return JobState(None)
@@ -227,7 +230,7 @@ def _state(
         if found is None:
             raise BreachError("the sandbox does not say how a job ended")
         status, ended, survivors, ticks, duration = map(int, found.groups()[1:])
-        ending = Ending(found[1], status, ended, survivors, ticks, path)
+        ending = Ending(found[1], status, ended, survivors, ticks, report)
         duration_ms = duration * _MS
     # Its output stays in the sandbox.
     result = replace(

@@ -160,7 +160,7 @@ class Runner:
         return [encode(word) for word in command], env, encode(order.get("cwd") or self._cwd)
 
     def _asked_shell(self, job: Job) -> str:
-        if not job.order.get("report_cwd") or not isinstance(job.order["command"], str):
+        if not job.order.get("report_shell") or not isinstance(job.order["command"], str):
             return ""
         return "bash" if self._shell.endswith("bash") else "sh"
 
