@@ -61,7 +61,13 @@ async def test_the_environment_of_the_caller_may_be_named(docker_mcp_door: McpDo
         ours = getattr(house.gate.sandbox, "container", "")
         assert ours
         assert stdout_of(await run(client, "echo hi", container_id=ours)) == "hi\n"
-        assert (await run(client, "echo hi", container_id=ours + "x")).is_error
+        full = getattr(house.gate.sandbox, "container_id", "")
+        assert len(full) == 64
+        for own in (full, full[:12], full[:20]):
+            assert stdout_of(await run(client, "echo hi", container_id=own)) == "hi\n"
+        other = "0" if full[0] != "0" else "1"
+        for not_ours in (ours + "x", full[:11], full + "0", other + full[1:], full[1:13], "0" * 12):
+            assert (await run(client, "echo hi", container_id=not_ours)).is_error, not_ours
 
 
 async def test_output_beyond_the_limit_is_cut_and_can_be_read_on(mcp_door: McpDoor) -> None:
@@ -177,13 +183,22 @@ def test_a_variable_that_no_command_may_have_is_not_carried_on() -> None:
     assert set(mixed.left_behind) == set(HOSTILE)
 
 
-async def test_the_answer_says_what_was_not_kept(client: Client, mcp_door: McpDoor) -> None:
-    done = await run(client, 'printf -v GIT_EDITOR "sh -c id"; export GIT_EDITOR; export FINE=1')
-    if done.is_error:  # The policy has seen it coming, which is as good.
-        done = await run(client, "unset HOME; export FINE=1")
-    (name,) = meta_of(done)["not_kept"]
-    assert f"not kept for the next command: {name} (" in text_of(done)
-    assert stdout_of(await run(client, 'echo "$FINE"')) == "1\n"
+async def test_the_answer_says_what_was_not_kept(client: Client) -> None:
+    done = await run(client, "unset HOME; export FINE=1")
+    assert meta_of(done)["not_kept"] == ["HOME"]
+    assert "not kept for the next command: HOME (it cannot be unset for good)" in text_of(done)
+    assert stdout_of(await run(client, 'echo "$FINE"; test -n "$HOME" && echo home')) == "1\nhome\n"
+
+
+async def test_a_command_that_forges_the_report_of_its_shell_gains_nothing(client: Client) -> None:
+    forged = "export LD_PRELOAD='/tmp/x'\\nexport GIT_SSH='/tmp/x'\\nexport FINE='1'\\n\\0"
+    done = await run(client, f'printf "{forged}" >&202; exec 202>&-')
+    assert not done.is_error
+    assert {"LD_PRELOAD", "GIT_SSH"} <= set(meta_of(done)["not_kept"])
+    told = stdout_of(await run(client, "env"))
+    assert "FINE=1\n" in told
+    assert "LD_PRELOAD" not in told
+    assert "GIT_SSH" not in told
 
 
 async def test_a_session_has_no_more_than_so_many_variables(client: Client) -> None:

@@ -35,8 +35,12 @@ _UNFINISHED_HASH: Final = re.compile(rb'[0-9a-f]{0,64}|[0-9a-f]{64}"')
 
 
 class Event(StrEnum):
-    """What a record is about. The last three are written by the log itself."""
+    """What a record is about. The last three are written by the log itself.
 
+    `judged`: a verdict was given to somebody who runs the command without us, or does not.
+    """
+
+    JUDGED = "judged"
     REFUSED = "refused"
     ASKED = "asked"
     APPROVED = "approved"

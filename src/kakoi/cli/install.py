@@ -4,30 +4,26 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from kakoi.cli.asking import Approval
-from kakoi.cli.opening import Place, place_from, place_options, setting_option
+from kakoi.cli.opening import Place, place_from, place_options, setting_option, variables
 from kakoi.cli.telling import say, show_warnings
 from kakoi.config.opening import default_audit_file, open_gate
-from kakoi.config.policies import policy_from
+from kakoi.config.packages import installer_from, installer_policy, list_folder
 from kakoi.errors import ConfigurationError
 from kakoi.packages.allowlist import ECOSYSTEMS, AllowlistConfig, InstallRequest
 from kakoi.packages.install import (
-    SHIPPED,
     UNKNOWN_TYPE,
     Installed,
-    Installer,
     PackagePlace,
     read_lists,
     requests_from,
 )
-from kakoi.packages.logs import InstallLog, as_line, plain
+from kakoi.packages.logs import as_line, plain
 from kakoi.packages.places import AsRoot, InSandbox
 from kakoi.process import ProcessExecutor
 from kakoi.sandbox.docker_engine import Engine
@@ -60,6 +56,7 @@ def command(
     kind: str,
     packages: tuple[str, ...],
     container: str | None,
+    env: tuple[str, ...],
     as_json: bool,
     **_settings: object,
 ) -> None:
@@ -79,25 +76,25 @@ def command(
         say(str(error), hint=error.hint)
         sys.exit(UNKNOWN_TYPE)
     place = place_from(context)
-    sys.exit(asyncio.run(_install_all(place, requests, container=container, as_json=as_json)))
+    where = _where(place, container, variables(env, os.environ))
+    sys.exit(asyncio.run(_install_all(place, requests, where, as_json=as_json)))
 
 
 async def _install_all(
-    place: Place, requests: Sequence[InstallRequest], *, container: str | None, as_json: bool
+    place: Place,
+    requests: Sequence[InstallRequest],
+    opened: contextlib.AbstractAsyncContextManager[PackagePlace],
+    *,
+    as_json: bool,
 ) -> int:
     settings = place.settings.packages
-    folder = Path(settings.allowlist) if settings.allowlist else SHIPPED
-    audit = place.audit_file or default_audit_file(os.environ)
+    folder = list_folder(settings)
     lists = read_lists(folder)
     _tell_unread(lists, folder)
     worst = 0
-    async with _where(place, container) as where:
-        installer = Installer(
-            lists,
-            where,
-            log=InstallLog(Path(settings.log_dir) if settings.log_dir else audit.parent),
-            clock=lambda: datetime.now(UTC),
-        )
+    async with opened as where:
+        audit = place.audit_file or default_audit_file(os.environ)
+        installer = installer_from(settings, lists, where, audit_file=audit)
         for request in requests:
             done = await installer.install(request)
             _tell(done, folder, as_json=as_json)
@@ -106,22 +103,22 @@ async def _install_all(
 
 
 @contextlib.asynccontextmanager
-async def _where(place: Place, container: str | None) -> AsyncIterator[PackagePlace]:
+async def _where(
+    place: Place, container: str | None, env: Mapping[str, str]
+) -> AsyncIterator[PackagePlace]:
     if container is not None:
         env = engine_environment(os.environ)
         yield AsRoot(Engine(ProcessExecutor(), program="docker", env=env), container)
         return
-    # The list has been asked; the rule that sends commands to this installer is not for itself.
-    settings = replace(place.settings.policy, packages="unrestricted")
     async with open_gate(
-        policy_from(settings, roots=[place.directory], origin="settings"),
+        installer_policy(place.settings.policy, roots=[place.directory]),
         place.config,
         workspace=place.directory,
         unfit=place.unfit,
         approver=Approval(yes=False),
         audit_file=place.audit_file,
     ) as gate:
-        yield InSandbox(gate, place.directory)
+        yield InSandbox(gate, place.directory, env=env)
 
 
 def _tell(done: Installed, folder: Path, *, as_json: bool) -> None:

@@ -5,8 +5,10 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kakoi.errors import ConfigurationError
+from kakoi.audit import AuditEntry, Event
+from kakoi.errors import ConfigurationError, UserCancelledError
 from kakoi.policy.decide import Decision
+from kakoi.policy.rules import Verdict
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 
@@ -39,6 +41,26 @@ class Call:
     ready: Callable[[], Awaitable[None]] | None = None
 
 
+def entry_of(
+    decision: Decision, *, id: str, cwd: str, sandbox: str = "", session: str, labels: Labels
+) -> AuditEntry:
+    """What to record of a decision; without anything else that happens, that it was given."""
+    denied = decision.verdict is Verdict.DENY
+    return AuditEntry(
+        event=Event.REFUSED if denied else Event.JUDGED,
+        id=id,
+        command=decision.command,
+        cwd=cwd,
+        sandbox=sandbox,
+        verdict=decision.verdict.value,
+        rules=tuple(finding.rule for finding in decision.findings),
+        reason=decision.findings[0].reason if decision.findings else "",
+        session=session or labels.session,
+        task=labels.task,
+        user=labels.user,
+    )
+
+
 def judged_text(command: Command, variables: Mapping[str, str]) -> str:
     """The text that is judged: what runs, after the assignments that it runs with."""
     words = command.command
@@ -69,3 +91,17 @@ def lost_result(error: str) -> ExecutionResult:
 def cancelled_result() -> ExecutionResult:
     """Of a command that was given up."""
     return ExecutionResult(130, "", "", 0, reason=Reason.CANCELLED)
+
+
+def not_agreed(decision: Decision, who: str) -> UserCancelledError:
+    """That a command needs approval and does not have it."""
+    if not decision.findings:
+        return UserCancelledError(
+            f"every command needs approval here, and {who}", details={"command": decision.command}
+        )
+    worst = decision.findings[0]
+    return UserCancelledError(
+        f"this command needs approval, and {who}: {worst.reason}",
+        details={"rule": worst.rule, "command": decision.command},
+        hint=worst.hint,
+    )

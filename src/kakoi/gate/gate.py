@@ -17,22 +17,23 @@ from kakoi.errors import (
     KakoiError,
     SandboxError,
     SecurityError,
-    UserCancelledError,
 )
 from kakoi.gate.calls import (
     Approver,
     Call,
     Labels,
     cancelled_result,
+    entry_of,
     judged_text,
     lost_result,
+    not_agreed,
     with_variables,
 )
 from kakoi.gate.reaching import Watch, Watchable, WatchedRunning, with_blocked
 from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
 from kakoi.policy.rules import Policy, Verdict
 from kakoi.results import ExecutionResult
-from kakoi.runner.commands import Channel, Command, Running
+from kakoi.runner.commands import Channel, Command, Running, new_id
 from kakoi.sandbox.adapter import SandboxAdapter
 
 _log = logging.getLogger(__name__)
@@ -91,6 +92,23 @@ class Gate:
     def policy(self) -> Policy:
         """What may run."""
         return self._policy
+
+    def under(self, policy: Policy, *, approver: Approver | None, session: str) -> "Gate":
+        """The same road to the same place and record, for commands of ours under their policy."""
+        return Gate(
+            policy,
+            self._place,
+            cwd=self._cwd,
+            approver=approver,
+            audit=self._audit,
+            labels=replace(self._labels, session=session),
+        )
+
+    async def record_verdict(self, decision: Decision, *, session: str) -> None:
+        """Record a decision about something that is not run here."""
+        await self._record(
+            entry_of(decision, id=new_id(), cwd=self._cwd, session=session, labels=self._labels)
+        )
 
     async def judge(self, command: Command, call: Call = _PLAIN_CALL) -> Decision:
         """What the policy says; nothing is asked, recorded or run."""
@@ -281,24 +299,19 @@ class Gate:
     async def _admit(self, command: Command, call: Call = _PLAIN_CALL) -> AuditEntry:
         """Judge, and ask if need be; returns what to record when it starts."""
         decision = await self.judge(command, call)
-        judged, cwd = decision.command, command.cwd or self._cwd
-        entry = AuditEntry(
-            event=Event.STARTED,
+        entry = entry_of(
+            decision,
             id=command.id,
-            command=judged,
-            cwd=cwd,
+            cwd=command.cwd or self._cwd,
             sandbox="" if self.sandbox is None else self.sandbox.name,
-            verdict=decision.verdict.value,
-            rules=tuple(finding.rule for finding in decision.findings),
-            reason=decision.findings[0].reason if decision.findings else "",
-            session=call.session or self._labels.session,
-            task=self._labels.task,
-            user=self._labels.user,
+            session=call.session,
+            labels=self._labels,
         )
         if decision.verdict is Verdict.DENY:
-            await self._record(replace(entry, event=Event.REFUSED))
+            await self._record(entry)
             raise decision.error()
-        await self._validate(judged, entry)
+        entry = replace(entry, event=Event.STARTED)
+        await self._validate(decision.command, entry)
         if decision.verdict is Verdict.ASK or self._ask_always:
             await self._ask(decision, entry, call.approver or self._approver)
         return entry
@@ -323,7 +336,7 @@ class Gate:
             await asyncio.shield(self._record(answer))
         if not agreed:
             who = "nobody was there to be asked" if approver is None else "it was declined"
-            raise _cancelled(decision, who)
+            raise not_agreed(decision, who)
 
     # --- After -------------------------------------------------------------------------------
 
@@ -383,16 +396,3 @@ async def _undisturbed(work: Coroutine[object, object, None]) -> None:
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([task])
-
-
-def _cancelled(decision: Decision, who: str) -> UserCancelledError:
-    if not decision.findings:
-        return UserCancelledError(
-            f"every command needs approval here, and {who}", details={"command": decision.command}
-        )
-    worst = decision.findings[0]
-    return UserCancelledError(
-        f"this command needs approval, and {who}: {worst.reason}",
-        details={"rule": worst.rule, "command": decision.command},
-        hint=worst.hint,
-    )

@@ -81,7 +81,7 @@ class Person:
             ):
                 self._ask_first(decision, cwd)
         self._asked = gate, command, call
-        return replace(call, approver=self._approver(cwd) if self._can_ask else None)
+        return replace(call, approver=self.approver(cwd))
 
     async def question(self) -> Decision | None:
         """What the last call would have had to ask, or has asked."""
@@ -101,10 +101,14 @@ class Person:
         # Without any mode it is a client from before there were modes: it has forms.
         return asking is not None and (asking.form is not None or asking.url is None)
 
-    def _approver(self, cwd: str) -> Approver:
+    def approver(self, cwd: str) -> Approver | None:
+        """Answers for the gate; None if nobody can be asked. MustAsk as in `call`."""
+
         async def approve(decision: Decision) -> bool:
             if self._session.has_agreed(decision.command, cwd):
                 return True
+            if self._answers_by_calling_again:
+                self._ask_first(decision, cwd)
             answer = await self._answer(decision, cwd)
             if answer is None or answer.action != "accept":
                 return False
@@ -112,7 +116,7 @@ class Person:
                 self._session.agree(decision.command, cwd)
             return True
 
-        return approve
+        return approve if self._can_ask else None
 
     async def _answer(self, decision: Decision, cwd: str) -> ElicitResult | None:
         question = self._question(decision, cwd)

@@ -9,15 +9,19 @@ from typing import Any, Final
 
 from mcp.server.context import ServerRequestContext
 
-from kakoi.config.settings import ExecutionSection
+from kakoi.config.settings import ExecutionSection, Settings
 from kakoi.errors import ConfigurationError, ExecutionError, SandboxError, SecurityError
 from kakoi.gate import Gate
 from kakoi.mcp_server.asking import Person
 from kakoi.mcp_server.sessions import Session, Sessions
+from kakoi.packages.allowlist import InstallRequest
+from kakoi.packages.install import Installed
 from kakoi.runner.commands import Channel
 from kakoi.sandbox.workspace import within
 
 _MOST_JOBS: Final = 64
+# So long are the ids that engines show.
+_SHORT_ID: Final = 12
 
 
 class Turn:
@@ -60,20 +64,37 @@ class House:
     """One workspace, one sandbox, one gate: everybody who is let in shares them.
 
     `env`: variables of the operator, for every command.
+    `installs`: what is being installed, and for whom; one at a time has `installing`.
     """
 
     gate: Gate
     workspace: str
     name: str
     audit_file: Path
-    execution: ExecutionSection
+    settings: Settings
     sessions: Sessions
     env: Mapping[str, str] = field(default_factory=dict)
     editing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    installing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    installs: dict[tuple[str, InstallRequest], "asyncio.Task[Installed]"] = field(
+        default_factory=dict
+    )
     turns: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
         self.turns = asyncio.Semaphore(self.execution.concurrency)
+
+    @property
+    def execution(self) -> ExecutionSection:
+        """How long commands may take, and how much they may write."""
+        return self.settings.execution
+
+    async def end_installs(self) -> None:
+        """Give up what is being installed."""
+        tasks = list(self.installs.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def channel(self) -> Channel | None:
         """The way into the sandbox, if there is one already."""
@@ -105,8 +126,10 @@ class House:
 
     def check_container(self, container: str) -> None:
         """Refuse an environment that is not the caller's."""
-        ours = getattr(self.gate.sandbox, "container", None)
-        if container and container != ours:
+        name = getattr(self.gate.sandbox, "container", None)
+        full = getattr(self.gate.sandbox, "container_id", "")
+        is_id = len(container) >= _SHORT_ID and full.startswith(container)
+        if container and container != name and not is_id:
             raise SecurityError(
                 f"the environment {container!r} is not yours",
                 hint="leave `container_id` out: commands run in the environment of this server",

@@ -70,17 +70,19 @@ async def open_house(wanted: Wanted) -> AsyncIterator[House]:
         unfit=wanted.unfit,
         audit_file=wanted.audit_file,
     ) as gate:
+        house = House(
+            gate=gate,
+            workspace=wanted.workspace,
+            name=wanted.settings.tasks.mcp_server.name,
+            audit_file=wanted.audit_file,
+            settings=wanted.settings,
+            sessions=Sessions(wanted.cwd),
+            env=wanted.env,
+        )
         try:
-            yield House(
-                gate=gate,
-                workspace=wanted.workspace,
-                name=wanted.settings.tasks.mcp_server.name,
-                audit_file=wanted.audit_file,
-                execution=wanted.settings.execution,
-                sessions=Sessions(wanted.cwd),
-                env=wanted.env,
-            )
+            yield house
         finally:
+            await house.end_installs()
             await _end_jobs(gate)
 
 

@@ -6,9 +6,10 @@ from typing import Final
 
 from mcp_types import CallToolResult, Tool, ToolAnnotations
 
-from kakoi.mcp_server import files, running
+from kakoi.mcp_server import files, installing, running
 from kakoi.mcp_server.arguments import Argument, schema_of
 from kakoi.mcp_server.house import House, ToolCall
+from kakoi.packages.allowlist import ECOSYSTEMS, LONGEST
 
 Work = Callable[[House, ToolCall], Awaitable[CallToolResult]]
 DEFAULT_SESSION: Final = "default"
@@ -32,6 +33,12 @@ _WORKDIR: Final = Argument(
     doc="Where to run it; empty is where the last command of the session ended.",
     default="",
 )
+_YIELD: Final = Argument(
+    kind="integer",
+    doc="When to answer even if it still runs; it goes on then.",
+    default=45_000,
+    maximum=600_000,
+)
 _EXECUTE: Final[Mapping[str, Argument]] = {
     "command": _COMMAND,
     "workdir": _WORKDIR,
@@ -42,12 +49,7 @@ _EXECUTE: Final[Mapping[str, Argument]] = {
         default=running.DEFAULT_TIMEOUT_MS,
         minimum=1,
     ),
-    "yield_ms": Argument(
-        kind="integer",
-        doc="When to answer even if it still runs; it goes on as a job then (read_output).",
-        default=45_000,
-        maximum=600_000,
-    ),
+    "yield_ms": _YIELD,
     "background": Argument(
         kind="boolean", doc="Answer at once; it runs on as a job.", default=False
     ),
@@ -230,6 +232,25 @@ OFFERS: Final[Mapping[str, Offer]] = {
             "session": _SESSION,
         },
         only_reads=True,
+    ),
+    "install_package": Offer(
+        title="Install a package",
+        doc="Install a package that is on the list of its type: pip into .venv of the workspace, "
+        "npm into the workspace. Whatever is not on the list is refused.",
+        work=installing.install_package,
+        arguments={
+            "type": Argument(kind="string", doc="Whose package it is.", choices=ECOSYSTEMS),
+            "package": Argument(
+                kind="string",
+                doc="Its name, with a version if need be: requests==2.32, @types/node@20.",
+                longest=LONGEST,
+            ),
+            "yield_ms": _YIELD,
+            "session": _SESSION,
+        },
+        destroys=True,
+        may_repeat=True,
+        reaches_out=True,
     ),
     "check_command": Offer(
         title="Judge a command",

@@ -25,11 +25,20 @@ class InSandbox:
     """pip and npm, as the sandbox's own user: every step goes through the gate.
 
     `folder`: the project. pip has a virtual environment of the user's in it, `.venv`.
+    `env`: variables of the operator.
     """
 
-    def __init__(self, gate: Gate, folder: str, *, timeout_s: float = _INSTALL_S) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        folder: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = _INSTALL_S,
+    ) -> None:
         self._gate = gate
         self._folder = folder
+        self._env = env or {}
         self._timeout_s = timeout_s
 
     async def install(self, ecosystem: Ecosystem, wanted: str) -> Ran:
@@ -49,7 +58,7 @@ class InSandbox:
         return _answer(await self._run(f"{VENV}/bin/pip", *_PIP, wanted))
 
     async def _run(self, *words: str) -> ExecutionResult:
-        wanted = Command(command=words, cwd=self._folder, timeout_s=self._timeout_s)
+        wanted = Command(command=words, cwd=self._folder, env=self._env, timeout_s=self._timeout_s)
         return await self._gate.run(wanted)
 
 

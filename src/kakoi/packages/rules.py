@@ -3,8 +3,14 @@
 Advice, not a wall: a program that was allowed can fetch what its network lets it reach.
 """
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final
+
+from kakoi.packages.allowlist import InstallRequest
+from kakoi.policy.decide import Decision, Finding
+from kakoi.policy.judging.decision import decision_from
+from kakoi.policy.rules import Verdict
 
 # In the images of kakoi; images/install.sh.
 INSTALLER: Final = "install.sh"
@@ -76,3 +82,10 @@ RULES: Final[tuple[Mapping[str, Any], ...]] = (
         "not_match": ["ls"],
     },
 )
+
+
+def rejection(request: InstallRequest, why: str) -> Decision:
+    """That a list does not have a package, as what the policy would say of the installer."""
+    text = shlex.join([INSTALLER, request.type, request.package])
+    finding = Finding("unlisted-packages", Verdict.DENY, 0, len(text), text, why, _HINT)
+    return decision_from(text, [finding])

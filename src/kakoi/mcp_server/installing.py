@@ -1,0 +1,93 @@
+"""The tool that installs packages: the answers of `kakoi install`, from the same lists."""
+
+import asyncio
+from typing import Final
+
+import anyio
+from mcp_types import CallToolResult
+
+from kakoi.config.packages import installer_from, installer_policy, list_folder
+from kakoi.errors import ExecutionError
+from kakoi.mcp_server.house import House, ToolCall
+from kakoi.mcp_server.replies import said, with_trailer
+from kakoi.packages.allowlist import InstallRequest
+from kakoi.packages.install import REJECTED, Installed, read_lists, requests_from
+from kakoi.packages.places import InSandbox
+from kakoi.packages.rules import rejection
+from kakoi.printable import shown
+
+_MOST_INSTALLS: Final = 16
+_ENDING_PATIENCE_S: Final = 30.0
+
+
+async def install_package(house: House, call: ToolCall) -> CallToolResult:
+    """Install one listed package; after `yield_ms` it goes on, and the same call waits for it."""
+    given = call.arguments
+    (request,) = requests_from(given["type"], [given["package"]])
+    key = (call.session.owner, request)
+    task = house.installs.get(key)
+    if task is None:
+        if len(house.installs) >= _MOST_INSTALLS:
+            raise ExecutionError(
+                f"{_MOST_INSTALLS} packages are being installed, and there may be no more",
+                hint="wait for one of them",
+            )
+        task = asyncio.ensure_future(_install(house, call, request))
+        house.installs[key] = task
+        task.add_done_callback(lambda _: house.installs.pop(key, None))
+    try:
+        await asyncio.wait([task], timeout=given["yield_ms"] / 1000)
+    except asyncio.CancelledError:
+        # The client does not want it any more.
+        task.cancel()
+        with anyio.move_on_after(_ENDING_PATIENCE_S, shield=True):
+            await asyncio.wait([task])
+        raise
+    if not task.done():
+        told = f"{request.type} {shown(request.package)} is still being installed"
+        more = "the same call again waits for it"
+        return said(with_trailer("", told, more), {"running": True})
+    return _answer(house, task.result())
+
+
+async def _install(house: House, call: ToolCall, request: InstallRequest) -> Installed:
+    settings = house.settings
+    async with house.installing:
+        policy = installer_policy(settings.policy, roots=[house.workspace])
+        approver = call.person.approver(house.workspace)
+        gate = house.gate.under(policy, approver=approver, session=call.session.label)
+        installer = installer_from(
+            settings.packages,
+            await asyncio.to_thread(read_lists, list_folder(settings.packages)),
+            InSandbox(gate, house.workspace, env=house.env),
+            audit_file=house.audit_file,
+        )
+        done = await installer.install(request)
+    if done.exit_code == REJECTED:
+        refused = rejection(request, done.result.error or "")
+        await house.gate.record_verdict(refused, session=call.session.label)
+    return done
+
+
+def _answer(house: House, done: Installed) -> CallToolResult:
+    result = done.result
+    meta = {
+        "type": result.type,
+        "package": result.package,
+        "status": result.status,
+        "exit_code": done.exit_code,
+        "duration_ms": result.duration_ms,
+        "error": shown(result.error or ""),
+        "running": False,
+    }
+    if result.status == "success":
+        told = with_trailer(done.stdout, f"installed {result.package}", f"{result.duration_ms} ms")
+        return said(told, meta)
+    path = list_folder(house.settings.packages) / f"{result.type}.txt"
+    if result.status == "rejected":
+        words = f"{result.type}: `{result.package}` is refused: {meta['error']}"
+        hint = f"use a package that is on the list, {shown(str(path))}, or ask your user to add it"
+    else:
+        words = f"{result.type}: `{result.package}` was not installed: {meta['error']}"
+        hint = f"`kakoi install {result.type} {result.package}` does the same at a terminal"
+    return said(f"{words}\n  hint: {hint}", meta | {"hint": hint}, is_error=True)
