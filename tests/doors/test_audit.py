@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kakoi.audit import AuditEntry, AuditRecord, Event, ended, read
-from kakoi.config.opening import default_audit_file
+from kakoi.config.recording import default_audit_file
 from kakoi.results import ExecutionResult
 from tests.audit.logs import PATIENCE_S, filled, log_at, started
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kakoi.audit import read, verify
 from tests.doors.calling import Home
 from tests.doors.conftest import has_bubblewrap, need
 
@@ -62,6 +63,33 @@ def test_a_bash_call_is_answered_with_the_verdict_and_why(
     assert why in told["permissionDecisionReason"]
     assert "updatedInput" not in told
     assert "\x1b" not in told["permissionDecisionReason"]
+
+
+def test_each_verdict_is_recorded(home: Home) -> None:
+    for command in ("ls", "git commit -m x", "sudo id", "echo \ud800"):
+        answer(home, command, session_id="abc\x1b" + "x" * 5000)
+    answer(home, "ls", session_id=7)
+    records = list(read(home.root / "audit.jsonl"))
+    assert [(record.event, record.verdict) for record in records] == [
+        *(("judged", "allow"), ("judged", "ask"), ("refused", "deny"), ("refused", "deny")),
+        ("judged", "allow"),
+    ]
+    assert [record.command for record in records[:3]] == ["ls", "git commit -m x", "sudo id"]
+    assert records[2].rules == ("privilege",)
+    assert records[0].session.startswith("claude-code:abc")
+    assert records[4].session == "claude-code"
+    assert verify(home.root / "audit.jsonl").ok
+    assert "judged" in home("audit", "tail")[1]
+
+
+def test_what_cannot_be_recorded_is_blocked(home: Home) -> None:
+    stdin = json.dumps(event(home, "ls")).encode()
+    file = home.write(home.root / "file", "no folder")
+    status, out, err = home(
+        "hook", "claude-code", stdin=stdin, KAKOI_AUDIT_FILE=str(file / "audit.jsonl")
+    )
+    assert (status, out) == (2, "")
+    assert "blocked, because " in err
 
 
 def test_the_policy_is_the_one_that_holds_in_the_project(home: Home) -> None:

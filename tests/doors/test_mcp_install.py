@@ -65,7 +65,7 @@ async def test_a_listed_package_is_installed_and_recorded(
 
 @pytest.mark.parametrize(
     "package",
-    ["evil", "--index-url=x", "-r", "../x", "a\nb", "\x1b[2J", "", "requests; id", "x.whl"],
+    ["evil", "--index-url=x", "-r", "../x", "a\nb", "\x1b[2J", "", "requests; id", "x.whl", "a\0b"],
 )
 async def test_what_is_not_listed_is_refused_recorded_and_has_a_way_out(
     client: Client, mcp_door: McpDoor, package: str

@@ -6,7 +6,7 @@ what was written. `verifying.py` says what it can and cannot find.
 
 from kakoi.audit.log import AuditLog
 from kakoi.audit.reading import Follower, find, read, tail
-from kakoi.audit.records import AuditEntry, AuditRecord, Event, encode, ended
+from kakoi.audit.records import AuditEntry, AuditRecord, Event, encode, ended, judged
 from kakoi.audit.verifying import Finding, Verification, verify
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "encode",
     "ended",
     "find",
+    "judged",
     "read",
     "tail",
     "verify",

@@ -16,6 +16,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from kakoi.errors import ConfigurationError
+from kakoi.policy.judging.decision import Decision
+from kakoi.policy.rules import Verdict
 from kakoi.results import ExecutionResult
 
 # What the first record of all has for `prev`.
@@ -153,6 +155,24 @@ class AuditRecord(AuditEntry):
 
     def __post_init__(self) -> None:
         """Made of an entry or of a line, both checked before."""
+
+
+def judged(
+    decision: Decision, *, id: str, cwd: str, session: str = "", task: str = "", user: str = ""
+) -> AuditEntry:
+    """What to record of a decision, if nothing else happens to its command."""
+    return AuditEntry(
+        event=Event.REFUSED if decision.verdict is Verdict.DENY else Event.JUDGED,
+        id=id,
+        command=decision.command,
+        cwd=cwd,
+        verdict=decision.verdict.value,
+        rules=tuple(finding.rule for finding in decision.findings),
+        reason=decision.findings[0].reason if decision.findings else "",
+        session=session,
+        task=task,
+        user=user,
+    )
 
 
 def ended(started: AuditEntry, result: ExecutionResult) -> AuditEntry:

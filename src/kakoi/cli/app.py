@@ -8,7 +8,6 @@ import click
 
 from kakoi import __version__
 from kakoi.errors import KakoiError
-from kakoi.printable import shown
 
 # Subcommand → its one-line help. The module of the same name (with `_` for `-`) holds a click
 # command `command`.
@@ -70,14 +69,16 @@ class Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except KakoiError as error:
-            # Of a file of strangers there may be words in it.
-            click.echo(f"kakoi: {shown(str(error))}", err=True)
-            if error.hint:
-                click.echo(f"  hint: {shown(error.hint)}", err=True)
+            import_module("kakoi.cli.telling").say_error(error)
             sys.exit(2)
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+_STATUS = (
+    "Exit status: 0 it went well, 2 wrong usage or settings; `kakoi COMMAND -h` has its others."
+)
+
+
+@click.group(cls=Lazy, epilog=_STATUS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", message="kakoi %(version)s")
 def app() -> None:
     """Run shell commands for AI agents: judged, confined, ended for certain, recorded."""

@@ -24,7 +24,7 @@ from kakoi.audit import (
     tail,
     verify,
 )
-from kakoi.config.opening import default_audit_file
+from kakoi.config.recording import default_audit_file
 from kakoi.errors import AuditError
 from kakoi.printable import shown
 
@@ -53,7 +53,7 @@ def command() -> None:
 # --- tail ------------------------------------------------------------------------------------
 
 
-@command.command("tail")
+@command.command("tail", epilog="Exit status: 0, 2 if there is no log; 130 if Ctrl-C has ended it.")
 @_file
 @click.option(
     "-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="How many."

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from kakoi.cli.asking import Approval
-from kakoi.cli.managing import config_option, find, settings_from, size_in_words
+from kakoi.cli.managing import find, settings_from, size_in_words
+from kakoi.cli.opening import config_option
 from kakoi.config.environments import environment_manager
 from kakoi.config.settings import Settings
 from kakoi.errors import ConfigurationError, ExecutionError

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from kakoi import __version__
-from kakoi.config.opening import default_audit_file
+from kakoi.config.recording import default_audit_file
 from kakoi.printable import shown
 from kakoi.sandbox.examine import Examination, examine
 from kakoi.sandbox.machine import Check, Status

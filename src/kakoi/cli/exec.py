@@ -11,9 +11,9 @@ import click
 
 from kakoi.cli.asking import Approval
 from kakoi.cli.live import Input, pass_through
-from kakoi.cli.managing import config_option, find
-from kakoi.cli.opening import Place
-from kakoi.cli.session import Runs, Session
+from kakoi.cli.managing import find
+from kakoi.cli.opening import Place, config_option
+from kakoi.cli.session import Runs, Session, quiet_option, verbose_option
 from kakoi.cli.terminal import terminal_size
 from kakoi.config.environments import environment_manager, environment_options
 from kakoi.config.loading import load_settings
@@ -62,7 +62,8 @@ class _InTask(Session):
 @click.option("-t", "--tty", is_flag=True, help="Run it on a terminal of its own.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give it an empty standard input.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it has ended.")
-@click.option("-q", "--quiet", is_flag=True, help="Of kakoi's own only warnings and failures.")
+@quiet_option
+@verbose_option
 @config_option
 def command(
     *,
@@ -75,6 +76,7 @@ def command(
     no_stdin: bool,
     as_json: bool,
     quiet: bool,
+    verbose: bool,
     config_file: Path | None,
 ) -> None:
     """Run COMMAND in the environment of TASK, judged and recorded.
@@ -104,6 +106,7 @@ def command(
         approval=Approval(yes=yes),
         stdin=stdin,
         quiet=quiet,
+        verbose=verbose,
         as_json=as_json,
         task=task,
     )

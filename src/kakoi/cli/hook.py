@@ -2,7 +2,8 @@
 
 Facts relied on about Claude Code, from its hooks reference (November 2026), in our words:
 - A hook of the event PreToolUse reads one JSON object on standard input, with `hook_event_name`,
-  `tool_name`, `tool_input` and the session's `cwd`. Bash has its text in `tool_input.command`.
+  `tool_name`, `tool_input`, `session_id` and the session's `cwd`. Bash has its text in
+  `tool_input.command`.
 - With exit status 0 it may print `hookSpecificOutput` with `permissionDecision` (allow, ask or
   deny) and `permissionDecisionReason`: for ask the user reads it, for deny the model. Status 0
   without output is no opinion.
@@ -20,6 +21,7 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -29,6 +31,7 @@ from kakoi.cli.screen import write_all
 from kakoi.cli.telling import say
 from kakoi.config.loading import load_settings
 from kakoi.config.policies import policy_from
+from kakoi.config.recording import record_verdict
 from kakoi.errors import ConfigurationError, KakoiError
 from kakoi.policy.decide import Decision, decide
 from kakoi.policy.rules import Verdict
@@ -58,7 +61,8 @@ def command() -> None:
 def claude_code(*, confine: bool, settings: bool) -> None:
     """Answer a PreToolUse hook of Claude Code: may this Bash command run?
 
-    The policy is the one that holds in the project. Other tools are left to Claude Code.
+    The policy is the one that holds in the project. Other tools are left to Claude Code. Each
+    verdict is recorded (see `kakoi audit`).
     """
     if settings:
         click.echo(json.dumps(_settings(confine=confine), indent=2))
@@ -83,6 +87,7 @@ class Call:
     command: str
     cwd: str
     project: str
+    session: str = ""
 
 
 def _read(data: bytes) -> Call | None:
@@ -108,13 +113,20 @@ def _read(data: bytes) -> Call | None:
         raise _malformed("its cwd is no absolute path")
     project = os.environ.get("CLAUDE_PROJECT_DIR", "")
     within = os.path.realpath(project if os.path.isabs(project) else cwd)
-    return Call(tool_input, tool_input["command"], os.path.realpath(cwd), within)
+    session = given.get("session_id")
+    label = f"claude-code:{session}" if isinstance(session, str) else "claude-code"
+    return Call(tool_input, tool_input["command"], os.path.realpath(cwd), within, label)
 
 
 def _answer(call: Call, *, confine: bool) -> dict[str, Any]:
     loaded = load_settings(call.project)
     policy = policy_from(loaded.settings.policy, roots=[call.project], origin="settings")
     decision = decide(policy, call.command, cwd=call.cwd)
+    named = loaded.settings.audit.file
+    # Before the answer: what cannot be recorded must not run.
+    record_verdict(
+        decision, Path(named) if named else None, cwd=call.cwd, session=shown(call.session)
+    )
     told: dict[str, Any] = {
         "hookEventName": _EVENT,
         "permissionDecision": decision.verdict.value,

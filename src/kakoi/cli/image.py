@@ -38,7 +38,10 @@ def command() -> None:
     """
 
 
-@command.command(epilog="Nothing is done if the very same image is there already.")
+@command.command(
+    epilog="Nothing is done if the very same image is there already. Exit status: 0 it is there, "
+    "2 it could not be made."
+)
 @click.argument("variant", type=click.Choice(VARIANTS), default="full")
 @click.option("--without-registry", is_flag=True, help="From Debian's packages (mmdebstrap).")
 @click.option("--tag", metavar="NAME", help="[default: tasks.base_image; of base, with :base]")
@@ -60,6 +63,7 @@ def command() -> None:
     help="Keep the files of the image here, for another time without a registry.",
 )
 @click.option("--label", multiple=True, metavar="NAME=VALUE", help="A label for the image.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it is there.")
 def build(
     *,
     variant: Variant,
@@ -71,6 +75,7 @@ def build(
     apt_sources: str,
     cache: Path | None,
     label: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Build an image, from one of a container registry or from Debian's packages."""
     order = Order(
@@ -83,23 +88,26 @@ def build(
         sources=find_sources(apt_sources),
         labels=dict(_label(each) for each in label),
     )
-    asyncio.run(_build(order, without_registry=without_registry, cache=cache))
+    was_built = asyncio.run(_build(order, without_registry=without_registry, cache=cache))
+    if as_json:
+        click.echo(json.dumps({"image": order.name, "built": was_built}))
+    else:
+        click.echo(f"built {order.name}" if was_built else f"{order.name} is up to date")
 
 
-async def _build(order: Order, *, without_registry: bool, cache: Path | None) -> None:
+async def _build(order: Order, *, without_registry: bool, cache: Path | None) -> bool:
     builder = Builder(_engine(), ProcessExecutor(), base_environment(os.environ))
     if await builder.is_built(order):
-        click.echo(f"{order.name} is up to date")
-        return
+        return False
     say(f"building {order.name}; this takes minutes")
     if without_registry:
         await builder.build_without_registry(order, cache=cache)
     else:
         await builder.build(order)
-    click.echo(f"built {order.name}")
+    return True
 
 
-@command.command("list")
+@command.command("list", epilog="Exit status: 0, or 2 if the engine does not answer.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def list_(*, as_json: bool) -> None:
     """List the images that were built here."""

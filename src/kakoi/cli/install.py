@@ -12,8 +12,9 @@ import click
 from kakoi.cli.asking import Approval
 from kakoi.cli.opening import Place, place_from, place_options, setting_option, variables
 from kakoi.cli.telling import say, show_warnings
-from kakoi.config.opening import default_audit_file, open_gate
+from kakoi.config.opening import open_gate
 from kakoi.config.packages import installer_from, installer_policy, list_folder
+from kakoi.config.recording import default_audit_file
 from kakoi.errors import ConfigurationError
 from kakoi.packages.allowlist import ECOSYSTEMS, AllowlistConfig, InstallRequest
 from kakoi.packages.install import (

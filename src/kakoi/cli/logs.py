@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import click
 
-from kakoi.cli.managing import config_option, in_words, json_option, manager_from
+from kakoi.cli.managing import in_words, json_option, manager_from
+from kakoi.cli.opening import config_option
 from kakoi.cli.screen import OutputClosed, Screen
 from kakoi.errors import SandboxError
 from kakoi.printable import shown

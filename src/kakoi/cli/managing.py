@@ -16,13 +16,6 @@ from kakoi.tasks.environments import ExecutionEnvironmentManager
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-config_option: Final = click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Settings to read instead of your own (see `kakoi config`).",
-)
 json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Print everything as JSON."
 )

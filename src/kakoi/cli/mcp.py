@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from kakoi.cli.opening import place_from, place_options, setting_option, variables
-from kakoi.config.opening import default_audit_file
+from kakoi.config.recording import default_audit_file
 from kakoi.errors import ConfigurationError
 
 
-@click.command()
+@click.command(epilog="Exit status: 0 its client is gone or a signal came, 2 it could not serve.")
 @click.option(
     "--http",
     "address",

@@ -118,11 +118,13 @@ def setting_option(path: str, *names: str, **more: Any) -> Callable[[_Decorated]
     return click.option(*names, cls=SettingOption, path=path, **more)
 
 
-_CONFIG: Final = click.option(
+config_option: Final = click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
+    envvar="KAKOI_CONFIG",
+    show_envvar=True,
     help="Settings to read instead of your own (see `kakoi config`).",
 )
 _WORKSPACE: Final = click.option(
@@ -165,12 +167,12 @@ _PLACE: Final = (
         metavar="FILE",
         help="Where it is recorded (see `kakoi audit`).",
     ),
-    _CONFIG,
+    config_option,
 )
 _POLICY: Final = (
     setting_option("policy.profile", "--profile", metavar="NAME"),
     _WORKSPACE,
-    _CONFIG,
+    config_option,
 )
 
 

@@ -13,7 +13,7 @@ def command() -> None:
     """Show what may run, and why."""
 
 
-@command.command()
+@command.command(epilog="Exit status: 0, or 2 if the settings are wrong.")
 @policy_options
 @click.option("--json", "as_json", is_flag=True, help="Print the policy as one JSON object.")
 @click.pass_context

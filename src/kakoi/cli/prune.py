@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from kakoi.cli.managing import config_option, duration, json_option, manager_from
+from kakoi.cli.managing import duration, json_option, manager_from
+from kakoi.cli.opening import config_option
 
 
 @click.command(epilog="Exit status: 0, 1 something could not be removed, 2 wrong usage, no engine.")

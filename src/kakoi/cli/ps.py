@@ -9,13 +9,8 @@ from typing import Any, Final
 import click
 
 from kakoi.audit import AuditRecord, Event, tail
-from kakoi.cli.managing import (
-    config_option,
-    in_words,
-    json_option,
-    settings_from,
-    size_in_words,
-)
+from kakoi.cli.managing import in_words, json_option, settings_from, size_in_words
+from kakoi.cli.opening import config_option
 from kakoi.config.environments import audit_file, environment_manager, now
 from kakoi.config.settings import Settings
 from kakoi.printable import shown

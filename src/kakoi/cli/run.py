@@ -9,7 +9,7 @@ import click
 
 from kakoi.cli.asking import Approval
 from kakoi.cli.opening import place_from, place_options, setting_option, variables
-from kakoi.cli.session import Runs, Session
+from kakoi.cli.session import Runs, Session, quiet_option, verbose_option
 from kakoi.cli.terminal import terminal_size
 from kakoi.runner.commands import Command
 
@@ -54,7 +54,8 @@ class RunsWords(Runs):
 @click.option("-t", "--tty", is_flag=True, help="Run it on a terminal of its own.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give it an empty standard input.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it has ended.")
-@click.option("-q", "--quiet", is_flag=True, help="Of kakoi's own only warnings and failures.")
+@quiet_option
+@verbose_option
 @click.pass_context
 def command(
     context: click.Context,
@@ -70,6 +71,7 @@ def command(
     no_stdin: bool,
     as_json: bool,
     quiet: bool,
+    verbose: bool,
     **_settings: object,
 ) -> None:
     """Run COMMAND where it can do no harm, and end all of it.
@@ -98,6 +100,7 @@ def command(
         approval=Approval(yes=yes),
         stdin=stdin,
         quiet=quiet,
+        verbose=verbose,
         as_json=as_json,
     )
     sys.exit(session.run([wanted]))

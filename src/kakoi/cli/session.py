@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -21,11 +22,14 @@ from kakoi.cli.telling import (
     ending_in_words,
     failure_as_dict,
     interruption_in_words,
+    limits_in_words,
     result_as_dict,
     say,
     say_blocked,
+    say_error,
     show_decision,
     show_warnings,
+    use_in_words,
 )
 from kakoi.config.opening import open_gate
 from kakoi.errors import KakoiError, SandboxError, SecurityError, UserCancelledError
@@ -36,11 +40,22 @@ from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 from kakoi.sandbox.adapter import SandboxAdapter
 
+_log = logging.getLogger(__name__)
 FAILED: Final = 125
 REFUSED: Final = 126
 NOT_FOUND: Final = 127
 # They take no input, and tell what a command wrote when it has ended.
 _WITHOUT_CHANNEL: Final = ("container-use",)
+
+quiet_option: Final = click.option(
+    "-q", "--quiet", is_flag=True, help="Of kakoi's own only warnings and failures."
+)
+verbose_option: Final = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Say which sandbox was taken and why, what was decided, which limits hold, and the times.",
+)
 
 
 class _Misuse(click.UsageError):
@@ -71,7 +86,7 @@ class Runs(click.Command):
         except (click.exceptions.Exit, click.Abort):
             raise
         except KakoiError as error:
-            say(str(error), hint=error.hint)
+            say_error(error)
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
         except Exception:  # A slip of ours must not look like the command's exit status.
@@ -84,6 +99,7 @@ class Session:
     """How commands are run and spoken of.
 
     `stdin`: the command gets ours. `quiet`: of our own words only warnings and failures.
+    `verbose`: on the way, what is being done and how long it took.
     `as_json`: the output is not passed on; one object on standard output tells everything.
     """
 
@@ -92,11 +108,14 @@ class Session:
     approval: Approval
     stdin: bool = False
     quiet: bool = False
+    verbose: bool = False
     as_json: bool = False
 
     def run(self, commands: Sequence[Command]) -> int:
         """Run the first of these that is to be found; returns the exit status."""
-        show_warnings()
+        if self.quiet and self.verbose:
+            raise click.UsageError("--quiet and --verbose exclude each other")
+        show_warnings(is_verbose=self.verbose)
         return asyncio.run(self._run(commands))
 
     async def _run(self, commands: Sequence[Command]) -> int:
@@ -107,6 +126,7 @@ class Session:
                 work = asyncio.ensure_future(self._work(stack, commands))
                 signals.end(work)
                 await asyncio.wait([work])
+        _log.info("everything was closed")
         try:
             return work.result()
         except asyncio.CancelledError:
@@ -151,6 +171,7 @@ class Session:
                     screen.end()
             return result
         async with gate.open(command) as running:
+            _log.info("%s", limits_in_words(gate.sandbox, self.place.config.docker.limits, command))
             return await pass_through(
                 running,
                 stdin=stdin,
@@ -161,6 +182,7 @@ class Session:
     # --- Telling -----------------------------------------------------------------------------
 
     def _tell_result(self, result: ExecutionResult, command: Command, sandbox: str) -> None:
+        _log.info("%s", use_in_words(result))
         if self.as_json:
             _print_json(result_as_dict(result, sandbox))
         elif not self.quiet:
@@ -195,7 +217,7 @@ class Session:
             if decision is not None:
                 show_decision(decision)
             else:
-                say(str(error), hint=error.hint)
+                say_error(error)
         elif self.approval.somebody_is_there:
             say("declined; nothing was run")
         else:

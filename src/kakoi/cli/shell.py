@@ -7,7 +7,7 @@ import click
 
 from kakoi.cli.asking import Approval
 from kakoi.cli.opening import place_from, place_options, variables
-from kakoi.cli.session import Runs, Session
+from kakoi.cli.session import Runs, Session, verbose_option
 from kakoi.cli.terminal import terminal_size
 from kakoi.policy.rules import Entry, Policy
 from kakoi.runner.commands import Command
@@ -22,6 +22,7 @@ _PROMPT = r"(kakoi) \w \$ "
     epilog="Exit status: the shell's own; 125 kakoi or the sandbox failed.",
 )
 @place_options
+@verbose_option
 @click.pass_context
 def command(
     context: click.Context,
@@ -29,6 +30,7 @@ def command(
     *,
     cwd: str | None,
     env: tuple[str, ...],
+    verbose: bool,
     **_settings: object,
 ) -> None:
     """Open a shell in the sandbox.
@@ -64,5 +66,6 @@ def command(
         policy=policy,
         approval=Approval(yes=False),
         stdin=True,
+        verbose=verbose,
     )
     sys.exit(session.run(commands))

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from kakoi.audit import read
-from kakoi.cli.managing import config_option, json_option, settings_from, size_in_words
+from kakoi.cli.managing import json_option, settings_from, size_in_words
+from kakoi.cli.opening import config_option
 from kakoi.config.environments import audit_file, environment_manager
 from kakoi.config.settings import Settings
 from kakoi.tasks.stats import Stats, as_prometheus, count

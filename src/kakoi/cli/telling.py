@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import signal
+import time
 from typing import Any, Final
 
 from kakoi.cli.asking import has_color, put
@@ -11,7 +12,8 @@ from kakoi.errors import KakoiError
 from kakoi.policy.decide import Decision
 from kakoi.printable import shown
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Command
+from kakoi.runner.commands import MIB, Command
+from kakoi.sandbox.adapter import Limits, SandboxAdapter
 
 _SIGNALS: Final = {
     signal.SIGINT: "interrupted",
@@ -32,19 +34,40 @@ def show_decision(decision: Decision) -> None:
     put(render(decision, color=has_color()) + "\n")
 
 
-class Warnings(logging.Handler):
-    """Warnings of the library, in the same voice. An error of a sandbox is raised besides."""
+def say_error(error: KakoiError) -> None:
+    """The fact, the way out, and the next command to type."""
+    # Of a file of strangers there may be words in it.
+    more = "" if "`kakoi " in error.hint else f"  next: kakoi explain {error.code}\n"
+    say(str(error), hint=error.hint)
+    put(more)
+
+
+class Voice(logging.Handler):
+    """Words of the library, in ours. An error of a sandbox is raised besides.
+
+    `is_verbose`: what is going on, too, each with the time since the word before.
+    """
+
+    def __init__(self, *, is_verbose: bool) -> None:
+        super().__init__(logging.INFO if is_verbose else logging.WARNING)
+        self._last_s = time.time() if is_verbose else 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.ERROR or not record.name.startswith("kakoi.sandbox."):
+        if record.levelno < logging.WARNING:
+            since_ms = (record.created - self._last_s) * 1000
+            self._last_s = record.created
+            say(f"{record.getMessage()} ({since_ms:.0f} ms)")
+        elif record.levelno < logging.ERROR or not record.name.startswith("kakoi.sandbox."):
             say(record.getMessage())
 
 
-def show_warnings() -> None:
-    """From now on the library's warnings are told."""
+def show_warnings(*, is_verbose: bool = False) -> None:
+    """From now on the library's warnings are told; if `is_verbose`, what it does as well."""
     logger = logging.getLogger("kakoi")
-    logger.addHandler(Warnings(logging.WARNING))
+    logger.addHandler(Voice(is_verbose=is_verbose))
     logger.propagate = False
+    if is_verbose:
+        logger.setLevel(logging.INFO)
 
 
 def say_blocked(result: ExecutionResult) -> None:
@@ -84,6 +107,36 @@ def ending_in_words(result: ExecutionResult, command: Command) -> str:
             return f"cannot start {program}: {result.error}"
         case Reason.SANDBOX_LOST:
             return f"the sandbox failed: {result.error}"
+
+
+def limits_in_words(sandbox: SandboxAdapter | None, limits: Limits, command: Command) -> str:
+    """The limits of a command that runs, those of its sandbox that nobody keeps included."""
+    times = [
+        f"{what} {seconds:g} s"
+        for what, seconds in (("time", command.timeout_s), ("silence", command.idle_timeout_s))
+        if seconds is not None
+    ]
+    wanted = {
+        "memory": limits.memory_bytes and f"memory {limits.memory_bytes / MIB:.0f} MiB",
+        "cpus": limits.cpus and f"processors {limits.cpus:g}",
+        "processes": limits.processes and f"processes {limits.processes}",
+    }
+    name = "" if sandbox is None else sandbox.name
+    # The engines keep all of them, or the container is not made.
+    kept = set(wanted) if name in ("docker", "podman") else getattr(sandbox, "kept_limits", set())
+    held = [words for key, words in wanted.items() if words and key in kept]
+    loose = [words for key, words in wanted.items() if words and key not in kept]
+    not_kept = f"; not kept by `{name}`: {', '.join(loose)}" if loose else ""
+    return f"it runs; limits: {', '.join([*times, *held]) or 'none'}{not_kept}"
+
+
+def use_in_words(result: ExecutionResult) -> str:
+    """What a command took."""
+    memory = f", {result.max_rss_bytes / MIB:.0f} MiB" if result.max_rss_bytes else ""
+    return (
+        f"it has ended: {result.reason}, status {result.exit_code}, {result.duration_ms} ms, "
+        f"{result.cpu_ms} ms of processor time{memory}"
+    )
 
 
 def interruption_in_words(number: int) -> str:

@@ -7,8 +7,8 @@ from typing import Final
 
 from kakoi.audit import AuditLog
 from kakoi.config.credentials import credential_for
-from kakoi.config.opening import default_audit_file
 from kakoi.config.policies import policy_from
+from kakoi.config.recording import default_audit_file
 from kakoi.config.settings import Settings
 from kakoi.errors import ConfigurationError
 from kakoi.gate import Approver

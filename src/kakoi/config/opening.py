@@ -1,14 +1,14 @@
 """Settings → the sandbox, and the gate to it with its record."""
 
 import contextlib
+import logging
 import os
-import pwd
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from kakoi.config.recording import audit_log, user_name
 from kakoi.config.settings import Settings
 from kakoi.errors import SandboxError
 from kakoi.gate import Approver, Gate, Labels
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kakoi.audit import AuditLog
     from kakoi.egress.proxy import Proxy
     from kakoi.sandbox.outlet import Outlet
+_log = logging.getLogger(__name__)
 
 
 def sandbox_from(settings: Settings) -> SandboxConfig:
@@ -73,12 +74,8 @@ async def open_gate(
     `workspace` is a path without links: it is the same inside, and where commands start.
     The sandbox is made for the first command that may run. `auto` does not take an `unfit` one.
     """
-    from kakoi.audit import AuditLog
-
-    named = os.environ.get("KAKOI_AUDIT_FILE")
-    path = audit_file or (Path(named) if named else default_audit_file(os.environ))
-    audit = AuditLog(path, clock=lambda: datetime.now(UTC))
-    labels = Labels(user=_user())
+    audit = audit_log(audit_file)
+    labels = Labels(user=user_name())
     proxy, outlet = _way_out(sandbox, audit, labels) if sandbox.proxied else (None, None)
     factory = SandboxFactory(workspace, environ=os.environ, clock=time.time, outlet=outlet)
     gate = Gate(
@@ -122,33 +119,25 @@ async def _choose(
 ) -> SandboxAdapter:
     if config.type != AUTO and config.fallback is None:
         # Not tried first: there is no other, and the command finds out as well.
+        _log.info("the sandbox is `%s`, which was asked for", config.type)
         return factory.make(config.type, config)
+    if unfit:
+        _log.info("not what was asked for: %s", ", ".join(f"`{name}`" for name in unfit))
     if config.type == AUTO and AUTO_ORDER[0] not in unfit:
         # Opened, and not first tried and then opened: a short command takes no longer than that.
         first = factory.make(AUTO_ORDER[0], config)
         try:
             await first.channel()
-        except SandboxError:
+        except SandboxError as error:
+            _log.info("the sandbox `%s` cannot be used: %s", first.name, error)
             await first.cleanup()
         except BaseException:
             await first.cleanup()
             raise
         else:
+            others = ", ".join(f"`{name}`" for name in AUTO_ORDER[1:])
+            _log.info("the sandbox is `%s`, the first choice; not tried: %s", first.name, others)
             return first
-    return await factory.create(config, unfit=unfit)
-
-
-def default_audit_file(environ: Mapping[str, str]) -> Path:
-    """Where the log is if nobody says otherwise."""
-    state = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # So the XDG specification wants it.
-        home = environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
-        state = os.path.join(home, ".local", "state")
-    return Path(state, "kakoi", "audit.jsonl")
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
+    found = await factory.create(config, unfit=unfit)
+    _log.info("the sandbox is `%s`, the first that works", found.name)
+    return found

@@ -1,14 +1,14 @@
 """What comes with a command, and what is judged of it."""
 
+import asyncio
+import contextlib
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 
-from kakoi.audit import AuditEntry, Event
 from kakoi.errors import ConfigurationError, UserCancelledError
 from kakoi.policy.decide import Decision
-from kakoi.policy.rules import Verdict
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 
@@ -39,26 +39,6 @@ class Call:
     approver: Approver | None = None
     session: str = ""
     ready: Callable[[], Awaitable[None]] | None = None
-
-
-def entry_of(
-    decision: Decision, *, id: str, cwd: str, sandbox: str = "", session: str, labels: Labels
-) -> AuditEntry:
-    """What to record of a decision; without anything else that happens, that it was given."""
-    denied = decision.verdict is Verdict.DENY
-    return AuditEntry(
-        event=Event.REFUSED if denied else Event.JUDGED,
-        id=id,
-        command=decision.command,
-        cwd=cwd,
-        sandbox=sandbox,
-        verdict=decision.verdict.value,
-        rules=tuple(finding.rule for finding in decision.findings),
-        reason=decision.findings[0].reason if decision.findings else "",
-        session=session or labels.session,
-        task=labels.task,
-        user=labels.user,
-    )
 
 
 def judged_text(command: Command, variables: Mapping[str, str]) -> str:
@@ -105,3 +85,11 @@ def not_agreed(decision: Decision, who: str) -> UserCancelledError:
         details={"rule": worst.rule, "command": decision.command},
         hint=worst.hint,
     )
+
+
+async def undisturbed(work: Coroutine[object, object, None]) -> None:
+    """Wait for `work`, which has an end, whoever interrupts."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from dataclasses import replace
 from typing import TypeVar
 
-from kakoi.audit import AuditEntry, AuditLog, Event, ended
+from kakoi.audit import AuditEntry, AuditLog, Event, ended, judged
 from kakoi.errors import (
     AuditError,
     ConfigurationError,
@@ -23,10 +23,10 @@ from kakoi.gate.calls import (
     Call,
     Labels,
     cancelled_result,
-    entry_of,
     judged_text,
     lost_result,
     not_agreed,
+    undisturbed,
     with_variables,
 )
 from kakoi.gate.reaching import Watch, Watchable, WatchedRunning, with_blocked
@@ -102,13 +102,17 @@ class Gate:
             approver=approver,
             audit=self._audit,
             labels=replace(self._labels, session=session),
+            proxy=self.proxy,
         )
 
     async def record_verdict(self, decision: Decision, *, session: str) -> None:
         """Record a decision about something that is not run here."""
-        await self._record(
-            entry_of(decision, id=new_id(), cwd=self._cwd, session=session, labels=self._labels)
-        )
+        await self._record(self._judged(decision, new_id(), self._cwd, session))
+
+    def _judged(self, decision: Decision, id: str, cwd: str, session: str) -> AuditEntry:
+        labels = self._labels
+        named = {"session": session or labels.session, "task": labels.task, "user": labels.user}
+        return judged(decision, id=id, cwd=cwd, **named)
 
     async def judge(self, command: Command, call: Call = _PLAIN_CALL) -> Decision:
         """What the policy says; nothing is asked, recorded or run."""
@@ -299,14 +303,16 @@ class Gate:
     async def _admit(self, command: Command, call: Call = _PLAIN_CALL) -> AuditEntry:
         """Judge, and ask if need be; returns what to record when it starts."""
         decision = await self.judge(command, call)
-        entry = entry_of(
-            decision,
-            id=command.id,
-            cwd=command.cwd or self._cwd,
-            sandbox="" if self.sandbox is None else self.sandbox.name,
-            session=call.session,
-            labels=self._labels,
+        rules = ", ".join(finding.rule for finding in decision.findings[:5])
+        _log.info(
+            "the policy `%s` says %s%s",
+            self._policy.name,
+            decision.verdict.value,
+            f" ({rules})" if rules else "",
         )
+        sandbox = "" if self.sandbox is None else self.sandbox.name
+        entry = self._judged(decision, command.id, command.cwd or self._cwd, call.session)
+        entry = replace(entry, sandbox=sandbox)
         if decision.verdict is Verdict.DENY:
             await self._record(entry)
             raise decision.error()
@@ -370,7 +376,7 @@ class Gate:
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            await _undisturbed(self._follow(writing, last))
+            await undisturbed(self._follow(writing, last))
             raise
 
     async def _follow(self, writing: "asyncio.Task[None]", last: AuditEntry) -> None:
@@ -388,11 +394,3 @@ class Gate:
     async def _record(self, entry: AuditEntry) -> None:
         if self._audit is not None:
             await asyncio.to_thread(self._audit.append, entry)
-
-
-async def _undisturbed(work: Coroutine[object, object, None]) -> None:
-    """Wait for `work`, which has an end, whoever interrupts."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([task])

@@ -11,9 +11,8 @@ from kakoi.errors import ExecutionError
 from kakoi.mcp_server.house import House, ToolCall
 from kakoi.mcp_server.replies import said, with_trailer
 from kakoi.packages.allowlist import InstallRequest
-from kakoi.packages.install import REJECTED, Installed, read_lists, requests_from
+from kakoi.packages.install import REJECTED, Installed, read_lists, rejection, requests_from
 from kakoi.packages.places import InSandbox
-from kakoi.packages.rules import rejection
 from kakoi.printable import shown
 
 _MOST_INSTALLS: Final = 16

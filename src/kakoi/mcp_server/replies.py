@@ -77,7 +77,7 @@ def result_reply(
     result: ExecutionResult,
     stdout: Output,
     stderr: Output,
-    left: Mapping[str, str],
+    left: Mapping[str, str] | None = None,
 ) -> CallToolResult:
     """A command that has ended. A non-zero exit is an answer, too.
 
@@ -93,7 +93,11 @@ def result_reply(
         if len(output.data) < total
     ]
     told = with_trailer(
-        text + blocked_lines(result, text), *ending(result), *cut, not_kept(left), f"job {job}"
+        text + blocked_lines(result, text),
+        *ending(result),
+        *cut,
+        not_kept(left or {}),
+        f"job {job}",
     )
     meta = result_meta(job, result, left) | {"spans": spans, "truncated": bool(cut)}
     return said(told, meta, is_error=result.reason in _OURS)

@@ -9,6 +9,7 @@ exit status    what it means                      in the log
 """
 
 import asyncio
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ from kakoi.packages.allowlist import (
     parse,
 )
 from kakoi.packages.logs import InstallLog, plain
+from kakoi.packages.rules import HINT, INSTALLER
+from kakoi.policy.judging.decision import Decision, Finding, decision_from
+from kakoi.policy.rules import Verdict
 from kakoi.redact import redact
 
 OK: Final = 0
@@ -170,3 +174,10 @@ def _read_list(ecosystem: Ecosystem, folder: Path) -> Allowlist | None:
 def last_words(text: str) -> str:
     """The end of what a package manager said, in one line and without secrets."""
     return " ".join(redact(text[-10 * _LAST_WORDS :]).split())[-_LAST_WORDS:]
+
+
+def rejection(request: InstallRequest, why: str) -> Decision:
+    """That a list does not have a package, as what the policy would say of the installer."""
+    text = shlex.join([INSTALLER, request.type, request.package])
+    finding = Finding("unlisted-packages", Verdict.DENY, 0, len(text), text, why, HINT)
+    return decision_from(text, [finding])

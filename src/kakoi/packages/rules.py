@@ -3,18 +3,12 @@
 Advice, not a wall: a program that was allowed can fetch what its network lets it reach.
 """
 
-import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kakoi.packages.allowlist import InstallRequest
-from kakoi.policy.decide import Decision, Finding
-from kakoi.policy.judging.decision import decision_from
-from kakoi.policy.rules import Verdict
-
 # In the images of kakoi; images/install.sh.
 INSTALLER: Final = "install.sh"
-_HINT: Final = (
+HINT: Final = (
     "Use the installer: `install.sh TYPE PACKAGE` in an image of kakoi's, or let your user run "
     "`kakoi install TYPE PACKAGE`. TYPE is apt, pip or npm."
 )
@@ -48,7 +42,7 @@ RULES: Final[tuple[Mapping[str, Any], ...]] = (
         "verdict": "deny",
         "commands": [*_PYTHON, *_NODE, *_SYSTEM, *_OTHERS],
         "reason": _REASON,
-        "hint": _HINT,
+        "hint": HINT,
         "match": ["pip install x", "python3 -m pip install x", "npm i x", "npm ci"],
         "not_match": ["pip list", "npm test", "install.sh pip x"],
     },
@@ -58,7 +52,7 @@ RULES: Final[tuple[Mapping[str, Any], ...]] = (
         "commands": ["uv pip"],
         "operands": ["install", "sync", "compile"],
         "reason": _REASON,
-        "hint": _HINT,
+        "hint": HINT,
         "match": ["uv pip install x"],
         "not_match": ["uv pip list"],
     },
@@ -68,7 +62,7 @@ RULES: Final[tuple[Mapping[str, Any], ...]] = (
         "commands": ["uv run"],
         "flags": ["--with", "--with-editable", "--with-requirements"],
         "reason": _REASON,
-        "hint": _HINT,
+        "hint": HINT,
         "match": ["uv run --with x python3 a.py"],
         "not_match": ["uv run pytest"],
     },
@@ -77,15 +71,8 @@ RULES: Final[tuple[Mapping[str, Any], ...]] = (
         "verdict": "deny",
         "effects": "package-program",
         "reason": _REASON,
-        "hint": _HINT,
+        "hint": HINT,
         "match": ["npx cowsay"],
         "not_match": ["ls"],
     },
 )
-
-
-def rejection(request: InstallRequest, why: str) -> Decision:
-    """That a list does not have a package, as what the policy would say of the installer."""
-    text = shlex.join([INSTALLER, request.type, request.package])
-    finding = Finding("unlisted-packages", Verdict.DENY, 0, len(text), text, why, _HINT)
-    return decision_from(text, [finding])

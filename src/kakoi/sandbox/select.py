@@ -117,6 +117,7 @@ class SandboxFactory:
         if found:
             return adapter
         refused[name] = found
+        _log.info("the sandbox `%s` cannot be used: %s", name, found.reason)
         await adapter.cleanup()
         return None
 

@@ -1,0 +1,148 @@
+"""What people expect of every command: JSON, exit statuses, environment variables, a next step."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from kakoi import errors
+from kakoi.cli.app import COMMANDS, app
+from kakoi.cli.opening import SettingOption
+from kakoi.cli.telling import say_error
+from kakoi.config.settings import table
+from kakoi.errors import KakoiError
+from tests.doors.calling import Home
+from tests.doors.terminals import Door
+
+# Why a command has no --json.
+WITHOUT_JSON = {
+    "shell": "it is a terminal",
+    "mcp": "it speaks a protocol of its own, in JSON",
+    "hook claude-code": "it answers in JSON, in the words of Claude Code",
+    "config schema": "a schema is JSON",
+    "completion": "it prints a program for a shell",
+    "cp": "it prints nothing",
+}
+
+
+def commands(group: click.Group = app, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from commands(found, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", found
+
+
+ALL = dict(commands())
+every_command = pytest.mark.parametrize("name", ALL)
+
+
+def help_of(name: str) -> str:
+    command = ALL[name]
+    text = command.get_help(click.Context(command, info_name=name, max_content_width=200))
+    return " ".join(text.split())
+
+
+def test_there_is_a_command_for_each_line_of_the_help() -> None:
+    assert {name.split()[0] for name in ALL} == set(COMMANDS)
+
+
+@every_command
+def test_it_has_json_or_there_is_a_reason(name: str) -> None:
+    options = {option for parameter in ALL[name].params for option in parameter.opts}
+    assert ("--json" in options) != (name in WITHOUT_JSON)
+
+
+@every_command
+def test_its_help_tells_the_exit_status_and_each_option(name: str) -> None:
+    told = help_of(name)
+    assert "Exit status: " in told
+    for parameter in ALL[name].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.opts
+
+
+@every_command
+def test_an_option_shows_its_environment_variable(name: str) -> None:
+    told = help_of(name)
+    for parameter in ALL[name].params:
+        if isinstance(parameter, SettingOption):
+            assert set(table()[parameter.path].env) <= set(parameter.envvar or ())
+        if parameter.envvar:
+            named = [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar
+            assert f"[env var: {', '.join(named)}" in told, parameter.opts
+
+
+def all_errors(kind: type[KakoiError] = KakoiError) -> Iterator[type[KakoiError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from all_errors(below)
+
+
+OURS = sorted(
+    {kind for kind in all_errors() if kind.__module__ == errors.__name__}, key=lambda k: k.__name__
+)
+
+
+@pytest.mark.parametrize("kind", OURS)
+@pytest.mark.parametrize("hint", ["", "turn it off", "`kakoi doctor` tells more"])
+def test_an_error_ends_with_the_next_command_to_type(
+    kind: type[KakoiError], hint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    say_error(kind("it is \x1b[31mbroken", hint=hint))
+    first, *_, last = capfd.readouterr().err.splitlines()
+    assert first.startswith("kakoi: it is ")
+    assert "\x1b" not in first
+    found = re.search(r"next: kakoi ([\w -]+)$|`kakoi ([\w -]+)`", last)
+    assert found is not None
+    name, *arguments = (found[1] or found[2]).split()
+    assert name in COMMANDS
+    assert arguments == ([] if "doctor" in hint else [kind.code])
+
+
+def test_the_next_command_works(home: Home) -> None:
+    status, _, said = home("run", "--sandbox", "nope", "ls")
+    assert status == 125
+    words = said.splitlines()[-1].removeprefix("  next: kakoi ").split()
+    status, told, _ = home(*words)
+    assert (status, "CONFIGURATION_ERROR" in told) == (0, True)
+
+
+# --- -v --------------------------------------------------------------------------------------
+
+
+def test_verbose_tells_the_way_on_standard_error_only(any_door: Door) -> None:
+    status, out, err = any_door("run", "-v", "--timeout", "60", "echo hi")
+    assert (status, out) == (0, "hi\n")
+    said = [line for line in err.splitlines() if re.search(r"\(\d+ ms\)$", line)]
+    told = "\n".join(said)
+    sandbox = any_door.env["KAKOI_SANDBOX"]
+    for words in (
+        "the policy `coding-agent` says allow",
+        f"the sandbox is `{sandbox}`, which was asked for",
+        "limits: time 60 s",
+        "it has ended: exited, status 0",
+        "everything was closed",
+    ):
+        assert words in told
+    assert ("not kept by `host`: memory" in told) == (sandbox == "host")
+
+
+def test_verbose_tells_why_another_sandbox_was_not_taken(door: Door) -> None:
+    env = {"KAKOI_SANDBOX": "auto", "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    status, _, err = Door(door.workspace, door.log, env)("run", "-v", "--image", "x", "true")
+    assert status == 125
+    assert "not what was asked for: `bubblewrap`" in err
+    assert "the sandbox `docker` cannot be used: " in err
+
+
+def test_verbose_changes_no_json_and_excludes_quiet(door: Door) -> None:
+    _, out, err = door("run", "-v", "--json", "sudo id")
+    assert json.loads(out)["reason"] == "refused"
+    assert "says deny (privilege)" in err
+    assert door("run", "-v", "-q", "true")[0] == 125
