@@ -51,7 +51,14 @@ PROCESS_STARTERS = (
 )
 # Of the runner only the part that keeps; it runs inside the sandbox. The conformance suite is a
 # collection of tests: it starts neighbours of sandboxes, and clients to kill.
-MAY_START_PROCESSES = ("process", "keeper", "runner.keepers", "conformance")
+MAY_START_PROCESSES = (
+    "process",
+    "keeper",
+    "runner.keepers",
+    "runner.nursery",
+    "runner.starting",
+    "conformance",
+)
 
 AMBIENT = (
     "os.environ",

@@ -147,13 +147,14 @@ async def test_what_was_tried_in_vain_is_cleaned_up(tmp_path: Path) -> None:
     [
         (["bubblewrap", "docker", "host"], "bubblewrap"),
         (["docker", "host"], "docker"),
+        (["confined-host", "host"], "confined-host"),
         (["host", "container-use", "podman"], None),
     ],
 )
-async def test_unset_means_the_best_that_is_there_and_never_the_host(
+async def test_unset_means_the_best_that_is_there_and_never_the_host_as_it_is(
     tmp_path: Path, there: list[str], chosen: str | None
 ) -> None:
-    names = ("bubblewrap", "docker", "podman", "container-use", "host")
+    names = ("bubblewrap", "docker", "podman", "container-use", "host", "confined-host")
     makers = {
         name: given(Claimed(name, Availability(name in there, "not there"))) for name in names
     }
@@ -163,6 +164,32 @@ async def test_unset_means_the_best_that_is_there_and_never_the_host(
             await factory.create()
     else:
         assert (await factory.create(SandboxConfig.parse({}))).name == chosen
+
+
+async def test_that_auto_confines_the_host_is_said_out_loud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    absent = {
+        name: given(Claimed(name, Availability(False, f"no {name}")))
+        for name in ("bubblewrap", "docker")
+    }
+    there = Claimed("confined-host", Availability(True))
+    factory = SandboxFactory(tmp_path, makers={**absent, "confined-host": given(there)})
+    assert await factory.create() is there
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert "confined-host" in warning
+    assert "bubblewrap: no bubblewrap; docker: no docker" in warning
+
+
+async def test_a_list_of_programs_is_refused_where_nothing_keeps_it(tmp_path: Path) -> None:
+    wanted = SandboxConfig.parse({"kernelAllowlist": True})
+    with pytest.raises(ConfigurationError, match="lists no programs"):
+        SandboxFactory(tmp_path).make("bubblewrap", wanted)
+    factory = SandboxFactory(tmp_path, programs=["ls"])
+    for name in ("host", "container-use"):
+        with pytest.raises(ConfigurationError):
+            factory.make(name, wanted)
+    assert factory.make("confined-host", wanted).name == "confined-host"
 
 
 async def test_auto_leaves_out_what_will_not_do(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from kakoi.config.policies import policy_from
 from kakoi.config.settings import Settings, defaults, table
 from kakoi.errors import ConfigurationError
 from kakoi.policy.rules import Policy
-from kakoi.sandbox.settings import AUTO, NAMES, NETWORKS, SandboxConfig
+from kakoi.sandbox.settings import AUTO, CONFINED_HOST, NAMES, NETWORKS, SandboxConfig
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 _WITH_IMAGES: Final = ("docker", "podman")
+_KEEPS_NO_LIST: Final = ("host", "container-use")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class Place:
     @property
     def unfit(self) -> list[str]:
         """What `auto` must not take."""
-        return [name for name in NAMES if self._objection(name)]
+        return [name for name in (*NAMES, CONFINED_HOST) if self._objection(name)]
 
     def policy(self, *, allow: Sequence[str] = (), rooted: bool = True) -> Policy:
         """What may run; `allow` are more programs. Not `rooted`: it may write where it runs."""
@@ -91,6 +92,10 @@ class Place:
 
     def _objection(self, name: str) -> str:
         network = self._config.network
+        if name == "host" and self.settings.sandbox.host.confine:
+            name = CONFINED_HOST
+        if self.settings.sandbox.kernel_allowlist and name in _KEEPS_NO_LIST:
+            return "cannot keep the list of programs (kernel_allowlist)"
         if network and network not in NETWORKS[name]:
             return f"has no network `{network}`, only {', '.join(NETWORKS[name])}"
         if self.image_is_asked_for and name not in _WITH_IMAGES:
@@ -151,6 +156,8 @@ _PLACE: Final = (
         help="Let this be reached, too (`example.org`, `*.example.org:8443`); without --network "
         "nothing else. May be given again.",
     ),
+    setting_option("sandbox.host.confine", "--confine", flag_value="true"),
+    setting_option("sandbox.kernel_allowlist", "--kernel-allowlist", flag_value="true"),
     _WORKSPACE,
     click.option(
         "--cwd", metavar="DIR", help="Where in the workspace to start (default: at its top)."

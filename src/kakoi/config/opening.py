@@ -48,7 +48,12 @@ def sandbox_from(settings: Settings) -> SandboxConfig:
         container_use=ContainerUseSettings(
             image=section.container_use.image, env_id=section.container_use.env_id
         ),
-        host=HostSettings(timeout_s=section.host.timeout, warn_on_start=section.host.warn_on_start),
+        kernel_allowlist=section.kernel_allowlist,
+        host=HostSettings(
+            timeout_s=section.host.timeout,
+            warn_on_start=section.host.warn_on_start,
+            confine=section.host.confine,
+        ),
     )
 
 
@@ -77,7 +82,13 @@ async def open_gate(
     audit = audit_log(audit_file)
     labels = Labels(user=user_name())
     proxy, outlet = _way_out(sandbox, audit, labels) if sandbox.proxied else (None, None)
-    factory = SandboxFactory(workspace, environ=os.environ, clock=time.time, outlet=outlet)
+    factory = SandboxFactory(
+        workspace,
+        environ=os.environ,
+        clock=time.time,
+        programs=policy.runnable_programs() if sandbox.kernel_allowlist else None,
+        outlet=outlet,
+    )
     gate = Gate(
         policy,
         lambda: _choose(factory, sandbox, unfit),

@@ -105,10 +105,16 @@ class ContainerUseSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSection:
-    """This machine itself, which confines nothing."""
+    """This machine itself, which confines nothing unless it is told to."""
 
     timeout: float = described(DEFAULT_TIMEOUT_S, NUMBER, _TIMEOUT)
     warn_on_start: bool = described(True, FLAG, "Say once that nothing is confined.")
+    confine: bool = described(
+        False,
+        FLAG,
+        "Confine commands on the host by Landlock; refused where the kernel cannot.",
+        env="KAKOI_CONFINE",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +124,7 @@ class SandboxSection:
     type: str = described(
         AUTO,
         choice(AUTO, *NAMES),
-        "The sandbox; `auto` is the strongest that works here, never the host.",
+        "The sandbox; `auto` is the strongest that works here, never the host unconfined.",
         env="KAKOI_SANDBOX",
         also="executor.sandbox shell.sandbox",
     )
@@ -140,6 +146,12 @@ class SandboxSection:
         TEXTS,
         "What `allowlist` leads to: example.org, *.example.org, example.org:8443, 10.1.0.0/16.",
         env="KAKOI_ALLOWED_DOMAINS",
+    )
+    kernel_allowlist: bool = described(
+        False,
+        FLAG,
+        "The kernel keeps the list of programs, too; scripts in the workspace need their shell.",
+        env="KAKOI_KERNEL_ALLOWLIST",
     )
     docker: DockerSection = dataclasses.field(default_factory=DockerSection)
     container_use: ContainerUseSection = dataclasses.field(default_factory=ContainerUseSection)

@@ -7,4 +7,12 @@ Needs pytest and anyio. `subjects.py` says what NAME may be, and what a sandbox 
 unclaimed; tests of what it does not claim are left out and named in the report.
 """
 
-KNOWN = ("host", "bubblewrap", "docker", "docker-per-command", "podman", "podman-per-command")
+KNOWN = (
+    "host",
+    "confined-host",
+    "bubblewrap",
+    "docker",
+    "docker-per-command",
+    "podman",
+    "podman-per-command",
+)

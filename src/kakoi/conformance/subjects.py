@@ -18,7 +18,9 @@ class Traits:
 
     `isolates_processes`: a command sees no process of the machine.
     `isolates_files`: it writes nowhere on the machine but in its workspace.
-    `isolates_network`: it reaches nothing, unless it was given a network.
+    `isolates_network`: it has a network of its own, and in that nobody else.
+    `signals_nobody`: it signals no process of the machine, be it seen or not.
+    `reaches_nobody`: it reaches no service of the machine, unless it was given a network.
     `resident`: commands share a place that lasts from one to the next: an id is run once.
     `jobs`: commands in the background. `survives_client`: they outlive whoever started them, and
         another adapter on the same workspace finds them again.
@@ -30,6 +32,8 @@ class Traits:
     isolates_processes: bool = True
     isolates_files: bool = True
     isolates_network: bool = True
+    signals_nobody: bool = True
+    reaches_nobody: bool = True
     resident: bool = True
     jobs: bool = True
     survives_client: bool = False
@@ -67,9 +71,11 @@ def subject_named(name: str) -> Subject:
     kind, _, rest = name.partition(":")
     if name == "host":
         return Subject(name, _host, HOST)
+    if name == "confined-host":
+        return Subject(name, _confined_host, CONFINED_HOST)
     if name == "bubblewrap":
         return Subject(name, _bubblewrap)
-    if kind in KNOWN and kind not in ("host", "bubblewrap"):
+    if kind in KNOWN and kind not in ("host", "confined-host", "bubblewrap"):
         return _containers(name, kind.removesuffix("-per-command"), rest)
     if kind and rest:
         return _imported(name, kind, rest)
@@ -83,6 +89,12 @@ def _host(workspace: Path) -> SandboxAdapter:
     from kakoi.sandbox.host import HostAdapter
 
     return HostAdapter(workspace)
+
+
+def _confined_host(workspace: Path) -> SandboxAdapter:
+    from kakoi.sandbox.host import HostAdapter
+
+    return HostAdapter(workspace, confine=True)
 
 
 def _bubblewrap(workspace: Path) -> SandboxAdapter:
@@ -127,4 +139,12 @@ def _imported(name: str, module: str, attribute: str) -> Subject:
     return Subject(name, found)
 
 
-HOST = Traits(isolates_processes=False, isolates_files=False, isolates_network=False)
+HOST = Traits(
+    isolates_processes=False,
+    isolates_files=False,
+    isolates_network=False,
+    signals_nobody=False,
+    reaches_nobody=False,
+)
+# There are no namespaces: processes and interfaces are seen, and cannot be used.
+CONFINED_HOST = Traits(isolates_processes=False, isolates_network=False)

@@ -118,6 +118,26 @@ class Policy:
         named = (*self.entries, *(c for rule in self.rules for c in rule.commands))
         return frozenset(name.split()[0] for name in named)
 
+    def runnable_programs(self) -> frozenset[str] | None:
+        """The programs that may run in some way, asked for or not; None: any may.
+
+        One that a rule denies whatever its arguments is none of them.
+        """
+        if self.any_command:
+            return None
+        listed = {
+            name.split()[0]
+            for name, entry in self.entries.items()
+            if entry.verdict is not Verdict.DENY
+        }
+        denied = {
+            name
+            for rule in self.rules
+            if rule.verdict is Verdict.DENY and not (rule.effects or rule.flags or rule.operands)
+            for name in rule.commands
+        }
+        return frozenset(listed - denied)
+
     @cached_property
     def programs_with_subcommands(self) -> frozenset[str]:
         """Programs of which an entry or a rule names a subcommand."""

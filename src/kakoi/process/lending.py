@@ -8,8 +8,8 @@ it from, writes `.` on its output, and waits. The view is gone when it exits, an
 whoever started it closes its input, or dies.
 
 What it reads first is a length of ten digits and fields joined by NUL: UID, GID, the place of the
-view, the directory, and what is known of it, as `device inode owner group`. Failures are told as in
-staging.py.
+view, the directory, what is known of it, as `device inode owner group`, and `write` or `data`.
+Failures are told as in staging.py.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MNT_DETACH = 2
 def main() -> None:
     """Mount, wait, unmount."""
     staging = _staging()
-    uid, gid, place, path, seen = os.fsdecode(_take(int(_take(10)))).split("\0")
-    source = staging.Source(path, seen, "", "write")
+    uid, gid, place, path, seen, access = os.fsdecode(_take(int(_take(10)))).split("\0")
+    source = staging.Source(path, seen, "", access)
     staging._open(source, int(uid), int(gid))
     try:
         # Nobody but root gets past it: the view itself is the unprivileged user's.

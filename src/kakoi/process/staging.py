@@ -9,10 +9,12 @@ Then it becomes UID and GID for good and turns into PROGRAM.
 
 SPEC is a descriptor with fields joined by NUL: UID, GID, PLACE, and for each source: its path; what
 is known of it, as `device inode owner group` (it is refused if it is another by now); its name at
-PLACE; and `read` or `write`. A `write` source that belongs to root, or to root's group, is mounted
-*idmapped*: root and UID (GID) change places on it. What is root's there is UID's to write, what UID
-makes there is root's on the disk, and the process has nothing of root. A field at the end, if there
-is one, names the control groups to enter first, by their `cgroup.procs`, one in a line.
+PLACE, or a full path, where it is then mounted instead; and `read`, `write` or `data`, which is
+`write` without a program being executed from there. A writable source that belongs to root, or to
+root's group, is mounted *idmapped*: root and UID (GID) change places on it. What is root's there is
+UID's to write, what UID makes there is root's on the disk, and the process has nothing of root. A
+field at the end, if there is one, names the control groups to enter first, by their `cgroup.procs`,
+one in a line.
 
 A failure is two lines on standard error, `staging: what failed` and `fix: a way out`.
 """
@@ -37,7 +39,8 @@ _CLONE_NEWNS = 0x20000
 _CLONE_NEWUSER = 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x4000, 1 << 18, 1 << 19
-_ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_IDMAP = 0x1, 0x2, 0x4, 0x100000
+_ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_NOEXEC = 0x1, 0x2, 0x4, 0x8
+_ATTR_IDMAP = 0x100000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _PR_SET_NO_NEW_PRIVS = 38
@@ -63,10 +66,11 @@ class _Attributes(ctypes.Structure):
 class Source:
     """One thing to stage, and the descriptor of its mount."""
 
-    __slots__ = ("fd", "name", "path", "seen", "writable")
+    __slots__ = ("fd", "is_data", "name", "path", "seen", "writable")
 
     def __init__(self, path: str, seen: str, name: str, access: str) -> None:
-        self.path, self.seen, self.name, self.writable = path, seen, name, access == "write"
+        self.path, self.seen, self.name = path, seen, name
+        self.writable, self.is_data = access != "read", access == "data"
         self.fd = -1
 
 
@@ -88,7 +92,7 @@ def main() -> None:
     for source in sources:
         _open(source, uid, gid)
     try:
-        _mount_all(place, sources)
+        _mount_all(place, sources, uid, gid)
         _leave_keys_behind()
         _give_root_up(uid, gid)
         os.chdir("/")
@@ -137,6 +141,7 @@ def _open(source: Source, uid: int, gid: int) -> None:
         _fail(f"{source.path} was replaced while it was being opened", "try again")
     # Flags that root sets here are locked for whoever comes to power in bubblewrap's namespaces.
     given = _ATTR_NOSUID | _ATTR_NODEV | (0 if source.writable else _ATTR_RDONLY)
+    given |= _ATTR_NOEXEC if source.is_data else 0
     swapped = (uid if status.st_uid == 0 else 0, gid if status.st_gid == 0 else 0)
     try:
         if source.writable and any(swapped):
@@ -202,18 +207,41 @@ def swap_with_root(other: int) -> str:
     return "".join(f"{on_disk} {seen} {count}\n" for on_disk, seen, count in extents if count)
 
 
-def _mount_all(place: str, sources: list[Source]) -> None:
-    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-    _call("mount", b"tmpfs", os.fsencode(place), b"tmpfs", flags, b"mode=0755,size=1m")
+def _mount_all(place: str, sources: list[Source], uid: int, gid: int) -> None:
+    _cover(place)
     for source in sources:
         target = os.fsencode(os.path.join(place, source.name))
-        if os.path.isdir(f"/proc/self/fd/{source.fd}"):
+        if os.path.isabs(source.name):
+            _make_way(source.name, uid, gid)
+        elif os.path.isdir(f"/proc/self/fd/{source.fd}"):
             os.mkdir(target)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_EXCL))
         flags = _MOVE_MOUNT_F_EMPTY_PATH
         _call("syscall", _MOVE_MOUNT, source.fd, b"", _AT_FDCWD, target, flags)
         os.close(source.fd)
+
+
+def _cover(folder: str) -> None:
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _call("mount", b"tmpfs", os.fsencode(folder), b"tmpfs", flags, b"mode=0755,size=1m")
+
+
+def _make_way(path: str, uid: int, gid: int) -> None:
+    """Let the user get to `path`: a directory above it that is closed is covered by an open one."""
+    above = os.path.dirname(path)
+    ancestors = [
+        above[:end] for end in range(2, len(above) + 1) if above[end : end + 1] in ("", "/")
+    ]
+    for folder in ancestors:
+        status = os.stat(folder)
+        bit = 0o100 if status.st_uid == uid else 0o010 if status.st_gid == gid else 0o001
+        if not status.st_mode & bit:
+            _cover(folder)
+            break
+    previous = os.umask(0o022)
+    os.makedirs(path, exist_ok=True)
+    os.umask(previous)
 
 
 def _leave_keys_behind() -> None:

@@ -75,17 +75,19 @@ def _pair(answer: Mapping[str, Any], name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who speaks."""
+    """Who speaks. `landlock`: the version of Landlock that holds commands there; 0 is none."""
 
     shell: str
     uid: int
     cwd: str
+    landlock: int = 0
 
     @classmethod
     def parse(cls, answer: Mapping[str, Any]) -> "Hello":
         if number(answer, "version") != 1:
             raise BadFrame("another version")
-        return cls(text(answer, "shell"), number(answer, "uid"), text(answer, "cwd"))
+        landlock = number({"landlock": 0, **answer}, "landlock")
+        return cls(text(answer, "shell"), number(answer, "uid"), text(answer, "cwd"), landlock)
 
 
 def parse_failure(answer: Mapping[str, Any], path: str | None) -> OSError:

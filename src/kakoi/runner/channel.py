@@ -12,6 +12,7 @@ from kakoi.process.stream import Launch, ProcessStream
 from kakoi.results import Capture, ExecutionResult
 from kakoi.runner import frames
 from kakoi.runner.answers import (
+    Hello,
     check_id,
     lost_result,
     number,
@@ -64,9 +65,9 @@ class RunnerChannel:
         return bool(self._line.stream.lost)
 
     @property
-    def uid(self) -> int:
+    def hello(self) -> Hello:
         """Who the runner says it is."""
-        return self._line.stream.hello.result().uid
+        return self._line.stream.hello.result()
 
     @property
     def carrier(self) -> Carrier:

@@ -7,12 +7,14 @@ is copied or mounted, so any image with python3 will do.
 import marshal
 import re
 import shlex
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 from kakoi.errors import SandboxError
 
@@ -25,6 +27,8 @@ DELIVERED = (
     "kakoi.runner.spool",
     "kakoi.runner.memory",
     "kakoi.runner.reports",
+    "kakoi.runner.nursery",
+    "kakoi.runner.starting",
     "kakoi.runner.keepers",
     "kakoi.runner.streams",
     "kakoi.runner.jobs",
@@ -33,6 +37,8 @@ DELIVERED = (
     "kakoi.runner.outlet",
     "kakoi.runner.orders",
     "kakoi.runner.lingering",
+    "kakoi.runner.walls",
+    "kakoi.runner.allowlist",
     "kakoi.runner.runner",
 )
 
@@ -95,11 +101,15 @@ class RunnerSettings:
     `linger`: it stays while jobs run, though its client is gone, and later clients find it.
     `max_processes`: how many processes its user may have (RLIMIT_NPROC); None is no limit.
     `oom_counter`: where the kernel counts kills for want of memory, if not where it is usual.
+    `cwd`: where commands start, if not where it is started itself.
+    `walls`: what it raises around commands, and itself (sandbox/landlock.py).
     """
 
     linger: bool = False
     max_processes: int | None = None
     oom_counter: str = ""
+    cwd: str = ""
+    walls: Mapping[str, Any] = field(default_factory=dict)
 
 
 def python_argv(python: str = "python3") -> list[str]:

@@ -26,17 +26,19 @@ import socket
 import time
 
 from kakoi import keeper as ending
+from kakoi.runner.nursery import Nursery
 from kakoi.runner.reports import ask, read_cwd, read_exports
+from kakoi.runner.starting import start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 END = b"E"
 SIGNAL = b"S"
 _PATIENCE_S = 30.0
 _SEND_TIMEOUT_S = 2.0
-_SIGNALS = sorted(set(range(1, signal.NSIG)) - {signal.SIGKILL, signal.SIGSTOP, 32, 33})
 
 
 class Record:
@@ -64,22 +66,10 @@ class Record:
 
 
 class Keeper:
-    """The runner's side of one keeper."""
+    """The runner's side of one keeper, born in the nursery if there is one."""
 
-    def __init__(self) -> None:
-        self.line, theirs = socket.socketpair()
-        try:
-            self.pid = os.fork()
-        except OSError:
-            self.line.close()
-            theirs.close()
-            raise
-        if self.pid == 0:
-            try:
-                _serve(theirs)
-            finally:
-                os._exit(1)
-        theirs.close()
+    def __init__(self, nursery: Nursery | None = None) -> None:
+        self.pid, self.line = _fork_keeper() if nursery is None else nursery.keeper()
         self.line.settimeout(_SEND_TIMEOUT_S)
 
     def fileno(self) -> int:
@@ -137,6 +127,33 @@ class Keeper:
         """It was told to end and does not answer: somebody may have stopped it."""
         ending.kill_below(self.pid)
         ending.send(self.pid, signal.SIGCONT)
+
+
+def _fork_keeper() -> tuple[int, socket.socket]:
+    ours, theirs = socket.socketpair()
+    try:
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
+    if pid == 0:
+        try:
+            _serve(theirs)
+        finally:
+            os._exit(1)
+    theirs.close()
+    return pid, ours
+
+
+def walled_nursery(raise_walls: Callable[[], None]) -> Nursery:
+    """Where keepers come from that have walls around them; OSError if those can't be raised."""
+
+    def begin() -> None:
+        _go_first()  # Afterwards a wall may be in the way.
+        raise_walls()
+
+    return Nursery(begin, _serve, _keep_only)
 
 
 def end_orphans(keepers: set[int]) -> int:
@@ -238,18 +255,11 @@ def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int
         failing = "no_program"
         program = ending.find_program(argv[0], env.get(b"PATH", os.defpath.encode()))
         failing = "no_start"
-        actions = _streams([*held, *streams], terminal)
+        handed = held * 3 if terminal else [*held, *streams]
+        pairs = [(fd, number) for number, fd in enumerate(handed)]
         if shell:
-            reports += ask(argv, env, shell, held, actions)
-        command = os.posix_spawn(
-            program,
-            argv,
-            env,
-            file_actions=actions,
-            setsid=True,
-            setsigmask=[],
-            setsigdef=_SIGNALS,
-        )
+            reports += ask(argv, env, shell, held, pairs)
+        command = start(program, argv, env, pairs, on_terminal=terminal)
     except (OSError, ValueError) as error:
         for report in reports:
             os.close(report)
@@ -267,14 +277,6 @@ def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int
     if after.ru_maxrss > before.ru_maxrss:
         record.max_rss_kib = after.ru_maxrss
     return record
-
-
-def _streams(streams: list[int], terminal: bytes) -> list[tuple[Any, ...]]:
-    if not terminal:
-        return [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
-    # The first terminal that the leader of a session opens becomes its controlling terminal.
-    opened = (os.POSIX_SPAWN_OPEN, 0, terminal, os.O_RDWR, 0)
-    return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
 
 
 def _watch(command: int, line: socket.socket, wakeup: int) -> Record:

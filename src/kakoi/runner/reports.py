@@ -9,9 +9,7 @@ import contextlib
 import fcntl
 import os
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from kakoi.runner.spool import nameless_file
 
 _MAX_CWD = 4096
 # Both lists of variables; what is longer is not told.
@@ -43,10 +41,10 @@ def ask(
     env: dict[bytes, bytes],
     shell: str,
     held: list[int],
-    actions: list[tuple[Any, ...]],
+    pairs: list[tuple[int, int]],
 ) -> list[int]:
     """Make the shell tell its directory and its variables; returns where to read them."""
-    text = os.memfd_create("kakoi")
+    text = _file()
     held.append(text)
     cwd, cwd_end = os.pipe()
     held.append(cwd_end)
@@ -64,13 +62,20 @@ def ask(
     for fd, name in ((cwd_end, b"cwd"), (text, b"text"), (exports, b"exports")):
         source = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20)  # Not a number that is still needed.
         held.append(source)
-        actions.append((os.POSIX_SPAWN_DUP2, source, numbers[name]))
+        pairs.append((source, numbers[name]))
     return [cwd, exports]
+
+
+def _file(flags: int = 0) -> int:
+    try:
+        return os.memfd_create("kakoi", os.MFD_CLOEXEC | flags)
+    except OSError:  # A filter forbids it, because programs can be executed from there.
+        return nameless_file()
 
 
 def _bounded_file() -> int:
     """A file that never blocks its writer, and never grows: zeros where nothing was written."""
-    file = os.memfd_create("kakoi", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    file = _file(os.MFD_ALLOW_SEALING)
     os.ftruncate(file, _MAX_EXPORTS)
     with contextlib.suppress(OSError):  # Where there are no seals, memory is limited otherwise.
         fcntl.fcntl(file, _ADD_SEALS, _SEAL_SIZE)

@@ -23,15 +23,17 @@ from collections import deque
 
 from kakoi import keeper as ending
 from kakoi.runner import frames
+from kakoi.runner.allowlist import find_programs
 from kakoi.runner.clients import Client
 from kakoi.runner.jobs import Job
-from kakoi.runner.keepers import Keeper, Record, end_orphans
+from kakoi.runner.keepers import Keeper, Record, end_orphans, walled_nursery
 from kakoi.runner.lingering import Deaf, Meeting, Turn
 from kakoi.runner.loop import READ, Loop
 from kakoi.runner.memory import OutOfMemory
 from kakoi.runner.orders import Orders, check_run
 from kakoi.runner.shells import changes_the_shell
 from kakoi.runner.streams import Input, Intake, Output
+from kakoi.runner.walls import Unkept, around_commands, around_runner, landlock_abi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from kakoi.runner.clients import Request
     from kakoi.runner.loop import Timer
+    from kakoi.runner.nursery import Nursery
 
 _SPARE_KEEPERS = 4
 _TRIM_AFTER_S = 10.0
@@ -52,8 +55,12 @@ _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr
 class Runner:
     """All clients and all jobs of one place."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, settings: dict[str, Any], nursery: Nursery | None = None, landlock: int = 0
+    ) -> None:
         self.loop = Loop()
+        self._nursery = nursery
+        self._landlock = landlock
         self.closing = False
         self._lingers: bool = settings.get("linger", False)
         self._clients: list[Client] = []
@@ -69,7 +76,7 @@ class Runner:
         self._trimming: Timer | None = None
         self._intake = Intake()
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        self._shell = next((path for path in _SHELLS if os.access(path, os.X_OK)), "/bin/sh")
+        self._shell = usual_shell()
         self._cwd = os.getcwd()
         self._memory = OutOfMemory(settings.get("oom_counter", ""))
         self._env = {
@@ -91,6 +98,7 @@ class Runner:
             "shell": self._shell,
             "uid": os.getuid(),
             "cwd": self._cwd,
+            "landlock": self._landlock,
         }
         client.send(frames.frame(frames.HELLO, 0, json.dumps(hello).encode()))
 
@@ -164,8 +172,8 @@ class Runner:
             return ""
         return "bash" if self._shell.endswith("bash") else "sh"
 
-    def _connect(self, job: Job, theirs: list[int]) -> bytes:
-        """Make the job's streams; `theirs` are the command's ends. Returns its terminal's path."""
+    def _connect(self, job: Job, theirs: list[int]) -> bool:
+        """Make the job's streams; `theirs` are the command's ends. Is it a terminal?"""
         spill = job.order["spill"]
         limit = job.order["send_limit"]
         size = job.order.get("terminal")
@@ -178,7 +186,7 @@ class Runner:
             job.stdin = Input(job, os.dup(ours), terminal=True)
             if not job.order["stdin"]:
                 job.stdin.feed(b"")
-            return os.ttyname(slave).encode()
+            return True
         if job.order["stdin"]:
             reading, writing = os.pipe()
             theirs.append(reading)
@@ -189,7 +197,7 @@ class Runner:
             reading, writing = os.pipe()
             theirs.append(writing)
             job.outputs.append(Output(job, reading, kind, send_limit=limit, spill_limit=spill))
-        return b""
+        return False
 
     # --- Keepers -----------------------------------------------------------------------------
 
@@ -199,7 +207,7 @@ class Runner:
         return keeper
 
     def _new_keeper(self) -> Keeper:
-        keeper = Keeper()
+        keeper = Keeper(self._nursery)
         self._keepers[keeper.pid] = keeper
         self.loop.watch(keeper.fileno(), READ, lambda _events: self._on_record(keeper))
         return keeper
@@ -215,7 +223,7 @@ class Runner:
             self._dismiss(keeper)
             # Without its keeper, what the command has started falls to us.
             del self._keepers[keeper.pid]
-            record.survivors = end_orphans(set(self._keepers))
+            record.survivors = end_orphans(self._ours())
         elif record.survivors:
             self._dismiss(keeper)
         else:
@@ -227,6 +235,9 @@ class Runner:
             if failed and self._memory.ran_out() and not job.why:
                 job.why = "out_of_memory" if _was_killed(record) else ""
             job.over(record)
+
+    def _ours(self) -> set[int]:
+        return {*self._keepers, *([self._nursery.pid] if self._nursery else [])}
 
     def _trim_later(self) -> None:
         if self._trimming is None:
@@ -272,6 +283,8 @@ class Runner:
 
     def end(self) -> None:
         """End every command and every keeper."""
+        if self._nursery is not None:
+            self._nursery.close()
         for keeper in self._keepers.values():
             keeper.close()
         for keeper in self._keepers.values():
@@ -285,8 +298,35 @@ def _was_killed(record: Record) -> bool:
     return by_signal or record.kind == "lost" or (record.kind, record.number) == ("exited", 137)
 
 
+def usual_shell() -> str:
+    """The shell that commands are written for."""
+    return next((path for path in _SHELLS if os.access(path, os.X_OK)), "/bin/sh")
+
+
 def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
+
+
+def _walled(settings: dict[str, Any]) -> tuple[Nursery | None, int]:
+    """Raise the walls that were asked for; where keepers come from, and which Landlock it is."""
+    if settings.get("cwd"):
+        try:
+            os.chdir(settings["cwd"])
+        except OSError as error:
+            fix = "move it, or chmod a+x every directory above it"
+            raise Unkept(f"user {os.getuid()} cannot get to {error.filename}", fix) from None
+    walls = settings.get("walls") or {}
+    if not walls:
+        return None, 0
+    path = os.fsdecode(os.environb.get(b"PATH", os.defpath.encode()))
+    find_programs(walls, path, usual_shell())
+    around_runner(walls)
+    try:
+        return walled_nursery(lambda: around_commands(walls)), landlock_abi()
+    except OSError as error:
+        if walls.get("needs_abi"):
+            raise Unkept(f"commands cannot be confined: {error}", "kakoi doctor") from None
+        return None, 0
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -310,8 +350,11 @@ def main(settings: dict[str, Any]) -> None:
         wanted = settings["max_processes"]
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
-    runner = Runner(settings)
     gc.freeze()  # Before forking: a collection would copy every page it touches.
+    try:
+        runner = Runner(settings, *_walled(settings))
+    except Unkept as error:
+        sys.exit(f"kakoi-unkept: {error}\nfix: {error.fix}")
     meeting = None if turn is None else Meeting(turn, runner.loop, runner.welcome)
     runner.prepare()
     runner.welcome(reading, writing)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -31,7 +31,9 @@ from kakoi.sandbox.bubblewrap_launch import (
     build_launch,
     check_read_only,
     look_at_system,
+    walls_of,
 )
+from kakoi.sandbox.landlock import as_unavailable
 from kakoi.sandbox.limits import Group, make_group
 from kakoi.sandbox.outlet import Handover, Outlet, Served, checked_outlet
 from kakoi.sandbox.workspace import look_at, look_at_workspace, ours_within
@@ -55,6 +57,8 @@ class BubblewrapAdapter:
     `env`: variables of every command. `timeout_s`: how long `execute` lets a command run.
     `limits`: `processes` is kept by the kernel, for everything in the sandbox together; so are
         `memory_bytes` and `cpus` where root may make a control group (`kept_limits` says it).
+    `programs`: the only ones that commands may execute, by name; None: any. Nothing is executed
+        then from where commands can write, and a kernel that cannot keep it is refused.
     A filter of system calls (seccomp.py) is on where the machine's numbers are known.
     """
 
@@ -68,6 +72,7 @@ class BubblewrapAdapter:
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        programs: Collection[str] | None = None,
         executor: ProcessExecutor | None = None,
     ) -> None:
         if network not in ("none", *PROXIED, "host"):
@@ -86,6 +91,7 @@ class BubblewrapAdapter:
         self._network: Literal["none", "host"] = "host" if network == "host" else "none"
         self._env = {**(self._outlet.env if self._outlet else {}), **(env or {})}
         self._served: Served | None = None
+        self._programs = None if programs is None else tuple(sorted(programs))
         self._limits = limits or Limits()
         self._timeout_s = timeout_s
         self._executor = executor or ProcessExecutor()
@@ -103,6 +109,8 @@ class BubblewrapAdapter:
         """Whether it works here, found by starting a sandbox with this very workspace, once."""
         if self._availability is None:
             self._availability = await self._probe()
+            if self._availability and self._programs is not None:
+                self._availability = await self._keeps_programs()
         return self._availability
 
     async def is_available(self) -> bool:
@@ -157,6 +165,7 @@ class BubblewrapAdapter:
             guarded=tuple(ours_within(workspace)),
             network=self._network,
             env=self._env,
+            programs=self._programs,
         )
 
     async def _open(self) -> Channel:
@@ -171,12 +180,18 @@ class BubblewrapAdapter:
         if counter:
             seen = look_at(counter, what="the counter of the control group")
             wanted = replace(wanted, read_only=(*wanted.read_only, seen))
-        settings = RunnerSettings(max_processes=self._limits.processes, oom_counter=counter)
+        settings = RunnerSettings(
+            max_processes=self._limits.processes,
+            oom_counter=counter,
+            walls=walls_of(wanted, system).handed_over(),
+        )
         try:
             if self._outlet is None:
                 return await self._start(wanted, system, settings)
             return await self._start_with(self._outlet, wanted, system, settings)
         except SandboxError as error:
+            if (told := as_unavailable(error, sandbox=self.name)) is not error:
+                raise told from None
             # It tells only that the runner did not come up. Why, is found out when it matters.
             self._availability = await self._probe()
             if self._availability:
@@ -205,6 +220,13 @@ class BubblewrapAdapter:
             return channel
         finally:
             handover.close()
+
+    async def _keeps_programs(self) -> Availability:
+        try:
+            await self._connection.channel()
+        except KakoiError as error:
+            return Availability(False, error.message, error.hint)
+        return Availability(True)
 
     async def _probe(self) -> Availability:
         system = look_at_system()

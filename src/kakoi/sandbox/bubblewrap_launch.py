@@ -17,6 +17,7 @@ from typing import Literal
 
 from kakoi.errors import ConfigurationError
 from kakoi.process.stream import Launch
+from kakoi.sandbox.landlock import Walls
 from kakoi.sandbox.seccomp import system_call_filter
 from kakoi.sandbox.workspace import Seen, look_at, within
 
@@ -28,6 +29,7 @@ STAGING = os.path.join(os.path.dirname(os.path.dirname(__file__)), "process", "s
 # bubblewrap itself mounts here first, so it exists and everybody may enter it.
 _PLACE = "/tmp"  # noqa: S108
 _OWN_PLACES = ("/proc", "/dev", "/tmp", "/var/tmp", "/run", "/etc/passwd", HOME)  # noqa: S108
+_SCRATCH = ("/tmp", "/var/tmp", "/dev/shm", "/run", HOME)  # noqa: S108
 # Before the names of what is handed over in descriptors. No word of an argv can hold a NUL, so
 # nothing is taken for such a name by accident.
 _HANDED = "\0"
@@ -52,6 +54,7 @@ class Settings:
     """What is wanted. `read_only`: files and directories to see besides the system's.
 
     `guarded`: what in the workspace commands may read and not change, nor put another in its place.
+    `programs`: the only ones that commands may execute, by name; None: any.
     """
 
     workspace: Seen
@@ -59,6 +62,7 @@ class Settings:
     guarded: tuple[Seen, ...] = ()
     network: Literal["none", "host"] = "none"
     env: Mapping[str, str] = field(default_factory=dict)
+    programs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +91,11 @@ def look_at_system() -> System | None:
     if bwrap is None:
         return None
     top = [f"/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")]
-    etc = sorted(found for name in _ETC for found in glob.glob(f"/etc/{name}"))
+    etc = harmless_etc()
     # Links and copies where that will do: bubblewrap takes nearly a millisecond to bind something.
     links = {path: target for path in [*top, *etc] if (target := _link_into_usr(path))}
     folders = ["/usr", "/opt", *(path for path in [*top, *etc] if path not in links)]
-    python, python_home = _find_python()
+    python, python_home = find_python()
     return System(
         bwrap=bwrap,
         uid=os.geteuid(),
@@ -102,6 +106,11 @@ def look_at_system() -> System | None:
         python=python,
         python_home=python_home,
     )
+
+
+def harmless_etc() -> list[str]:
+    """What every program may see of /etc, as far as this machine has it."""
+    return sorted(found for name in _ETC for found in glob.glob(f"/etc/{name}"))
 
 
 def _link_into_usr(path: str) -> str:
@@ -120,7 +129,7 @@ def _public_text(path: str) -> bytes:
         return b""
 
 
-def _find_python() -> tuple[str, Seen | None]:
+def find_python() -> tuple[str, Seen | None]:
     """The system's own, if it can run the runner; otherwise ours and all that belongs to it."""
     usual = "/usr/bin/python3"
     real = os.path.realpath(usual)
@@ -161,12 +170,13 @@ def build_launch(
     if settings.network == "none":
         files["/etc/hosts"] = b"127.0.0.1 localhost kakoi\n::1 localhost kakoi\n"
     # Where root's directory is lent, what is made there is root's: no setuid bit must be on it.
-    calls = system_call_filter(deny_setuid=staged)
+    # A runner that has mounts to change brings it itself, behind that.
+    calls = system_call_filter(deny_setuid=staged) if settings.programs is None else None
     argv = [
         system.bwrap,
         *("--args", _ARGS),
         *(("--seccomp", _FILTER) if calls else ()),
-        *_namespaces(settings.network),
+        *_namespaces(settings.network, locked=settings.programs is None),
         *_system_mounts(system),
         *_private_mounts(settings.network),
         *_file_arguments(files),
@@ -226,9 +236,32 @@ def _writable(settings: Settings) -> list[Seen]:
     return [settings.workspace, *(look_at(path, what="the way to kakoi") for path in between)]
 
 
-def _namespaces(network: str) -> list[str]:
+def walls_of(settings: Settings, system: System) -> Walls:
+    """What the runner inside raises: commands cannot signal it, nor reach abstract sockets.
+
+    With a list of programs also that: nothing is executed from where commands can write.
+    """
+    if settings.programs is None:
+        return Walls()
+    writable = [seen.path for seen in _writable(settings)]
+    return Walls(
+        runner_filter=system_call_filter(deny_setuid=system.uid == 0),
+        programs=settings.programs,
+        writable=(*writable, *_SCRATCH),
+        noexec=(*writable, *_SCRATCH),
+        become=runs_as(settings, system),
+    )
+
+
+def _namespaces(network: str, *, locked: bool) -> list[str]:
+    """`locked`: no more user namespaces. Otherwise the program may change mounts until it has made
+    one itself, as which it goes on, and the filter that it brings refuses any further one."""
+    lock = ["--disable-userns"] if locked else ["--uid", "0", "--gid", "0"]
+    # The second one: without it, the kernel maps no user to root's number in here.
+    for name in () if locked else ("CAP_SYS_ADMIN", "CAP_SETFCAP"):
+        lock += ["--cap-add", name]
     return [
-        *("--unshare-user", "--disable-userns", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
+        *("--unshare-user", *lock, "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
         *("--unshare-cgroup-try", *(["--unshare-net"] if network == "none" else [])),
         # Its own session: a terminal of ours cannot be typed into (TIOCSTI).
         *("--die-with-parent", "--new-session", "--hostname", "kakoi"),
@@ -253,7 +286,7 @@ def _file_arguments(files: Iterable[str]) -> Iterator[str]:
 def _private_mounts(network: str) -> Iterator[str]:
     yield from ("--proc", "/proc", "--dev", "/dev")
     # Open to everybody, as programs expect it; bubblewrap's own directories are not.
-    for path in ("/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
+    for path in _SCRATCH[:3]:
         yield from ("--perms", "1777", "--tmpfs", path)
     yield from ("--tmpfs", "/run", "--symlink", "../run", "/var/run", "--tmpfs", HOME)
     if network == "host":

@@ -32,7 +32,7 @@ from kakoi.sandbox.docker_container import (
     plan_container,
 )
 from kakoi.sandbox.docker_engine import Engine
-from kakoi.sandbox.docker_entry import Entry, Guest, Streams
+from kakoi.sandbox.docker_entry import Entry, Guest, Streams, walls_of
 from kakoi.sandbox.docker_shortcut import shortened
 from kakoi.sandbox.outlet import Handover, Outlet, Served, checked_outlet
 
@@ -341,7 +341,7 @@ class DockerAdapter:
         return await self._enter(container)
 
     async def _enter(self, container: Container) -> Channel:
-        settings = RunnerSettings(linger=True)
+        settings = RunnerSettings(linger=True, walls=walls_of(self._config).handed_over())
         channel = await self._entry.enter(container.name, container.user, settings)
         if not isinstance(channel, RunnerChannel) or os.geteuid() != 0:
             return channel

@@ -48,6 +48,7 @@ class DockerSettings:
     `user`: `uid`, `uid:gid` or a name in the image, never root. None: who owns the workspace, else
         the user of the image, else nobody in particular.
     `directories`: more directories inside that the user may write to.
+    `programs`: the only ones that commands may execute, by name; None: any.
     """
 
     image: str = "node:20-alpine"
@@ -59,6 +60,7 @@ class DockerSettings:
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
     directories: Sequence[str] = ()
+    programs: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -162,6 +164,8 @@ class Plan:
     def directories(self) -> list[str]:
         """What has to be made inside, parents first."""
         made = [HOME] if self.own_home else []
+        if self.settings.programs is not None:
+            made += ["/tmp", "/var/tmp", "/run/lock"]  # noqa: S108 - open to all in images
         if self.source is None:
             made.append(self.settings.inside)
         return [*made, *(each for each in self.settings.directories if each not in made)]
@@ -170,21 +174,27 @@ class Plan:
 def run_args(plan: Plan, argv: Sequence[str]) -> list[str]:
     """`run`: a container for `argv`, attached to it, and gone with it. Commands come by `exec`."""
     # In memory, since nothing could put a directory with the right owner there before the start.
-    # A parent must be mounted before its child.
-    scratch = [word for path in sorted(plan.directories) for word in _in_memory(plan, path)]
-    start = ["run", "--rm", "-i", *_common(plan), *scratch, "--user", WAITER]
+    start = ["run", "--rm", "-i", *_common(plan), *_scratch(plan), "--user", WAITER]
     return [*start, "--entrypoint", argv[0], plan.settings.image, *argv[1:]]
 
 
+def _scratch(plan: Plan) -> list[str]:
+    """The directories in memory; a parent must be mounted before its child."""
+    return [word for path in sorted(plan.directories) for word in _in_memory(plan, path)]
+
+
 def _in_memory(plan: Plan, path: str) -> list[str]:
+    programs = "exec" if plan.settings.programs is None else "noexec"
     # Podman knows no owner here; and runc prefers the mode of a directory that is in the image.
     owned = "mode=1777" if plan.program == "podman" else f"uid={plan.uid},gid={plan.gid},mode=0755"
-    return ["--tmpfs", f"{path}:rw,exec,nosuid,nodev,{owned}"]
+    return ["--tmpfs", f"{path}:rw,{programs},nosuid,nodev,{owned}"]
 
 
 def create_args(plan: Plan) -> list[str]:
     """`create`: a container that only waits; commands come in by `exec`."""
-    start = ["create", *_common(plan), "--user", WAITER]
+    # On the disk; but only in memory can be forbidden that programs are executed there.
+    scratch = [] if plan.settings.programs is None else _scratch(plan)
+    start = ["create", *_common(plan), *scratch, "--user", WAITER]
     return [*start, "--entrypoint", "sleep", plan.settings.image, _FOREVER]
 
 

@@ -118,7 +118,8 @@ async def mountable(plan: Plan) -> AsyncIterator[None]:
     if plan.lent is None:
         yield
         return
-    async with lent(plan.lent, name=plan.name, uid=plan.uid, gid=plan.gid):
+    data_only = plan.settings.programs is not None
+    async with lent(plan.lent, name=plan.name, uid=plan.uid, gid=plan.gid, data_only=data_only):
         yield
 
 
@@ -159,7 +160,7 @@ class Container:
                 words = create_args(plan)
                 made = await engine.must(words, doing="creating a container", about=plan.name)
                 container.id = made.strip()
-                if plan.directories:
+                if plan.directories and plan.settings.programs is None:
                     await engine.make_directories(
                         plan.name, plan.directories, uid=plan.uid, gid=plan.gid
                     )

@@ -20,9 +20,10 @@ from kakoi.sandbox.docker_checks import (
     limits_error,
     sees_view,
 )
-from kakoi.sandbox.docker_cli import Plan, run_args
+from kakoi.sandbox.docker_cli import HOME, DockerSettings, Plan, run_args
 from kakoi.sandbox.docker_container import Inside, finish, mountable
 from kakoi.sandbox.docker_engine import Engine
+from kakoi.sandbox.landlock import Walls, as_unavailable
 
 if TYPE_CHECKING:
     from kakoi.runner.posix_exec import Launcher
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 _HOLD_S = 60.0
 # No command can end it: it is another user's. It ends when its input does, that is, when we go.
 _HOLDER = ["sh", "-c", "echo up; while read -r line; do :; done"]
+
+
+def walls_of(settings: DockerSettings) -> Walls:
+    """What the runner in a container raises around its commands, as far as it is let."""
+    writable = (settings.inside, *settings.directories, HOME, "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+    return Walls(programs=settings.programs, writable=writable)
 
 
 class Held(Protocol):
@@ -115,7 +122,8 @@ class Entry:
             with self._explaining(plan.name):
                 holder = await self._streams.hold(launch)
         try:
-            channel = await self.enter(plan.name, plan.user, RunnerSettings())
+            settings = RunnerSettings(walls=walls_of(plan.settings).handed_over())
+            channel = await self.enter(plan.name, plan.user, settings)
             if not self._is_checked:
                 await self.check(channel, plan)
         except BaseException:
@@ -132,6 +140,12 @@ class Entry:
                     return await self._streams.open(inside(any_argv()), settings)
             except NoPythonError:
                 self._has_python = False
+        if settings.walls.get("needs_abi"):
+            raise EnvironmentUnavailableError(
+                "the list of programs cannot be kept in an image without python3",
+                details={"environmentType": self._program},
+                hint="use an image with python3, or turn sandbox.kernel_allowlist off",
+            )
         return await self._streams.open_shells(inside)
 
     @contextlib.contextmanager
@@ -141,6 +155,8 @@ class Entry:
         except NoPythonError:
             raise
         except SandboxError as error:
+            if (told := as_unavailable(error, sandbox=self._program)) is not error:
+                raise told from error
             stderr = str(error.details.get("stderr") or "")
             if not stderr:
                 raise

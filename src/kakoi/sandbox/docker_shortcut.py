@@ -49,7 +49,7 @@ async def shortened(channel: RunnerChannel, *, pid: int, folder: str) -> RunnerC
     `pid`: a process in the container. `folder`: where things are temporary in there.
     """
     try:
-        ours, held = await asyncio.to_thread(_meet, pid, channel.uid, folder)
+        ours, held = await asyncio.to_thread(_meet, pid, channel.hello.uid, folder)
     except OSError:
         return channel
     try:

@@ -19,8 +19,11 @@ from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_checks import kernel_limits
 from kakoi.sandbox.docker_cli import DockerSettings, Program
 from kakoi.sandbox.docker_engine import Engine
+from kakoi.sandbox.examine_walls import landlock_checks, try_sockets
+from kakoi.sandbox.host import HostAdapter
 from kakoi.sandbox.machine import Check, Status, bad, examine_machine, good, tried
 from kakoi.sandbox.select import AUTO_ORDER
+from kakoi.sandbox.settings import CONFINED_HOST
 
 SANDBOXES: Final = "sandboxes"
 _SANDBOX_LIMIT_S: Final = 90.0
@@ -46,7 +49,7 @@ class Examination:
     @property
     def ok(self) -> bool:
         """Does anything that isolates work?"""
-        return any(self.works(name) for name in ("bubblewrap", "docker", "podman"))
+        return any(self.works(name) for name in (*AUTO_ORDER, "podman"))
 
     def works(self, sandbox: str) -> bool:
         """Has the sandbox run a command?"""
@@ -67,6 +70,7 @@ async def examine(
         _examine_bubblewrap(),
         containers("docker"),
         containers("podman"),
+        _examine_confined_host(),
     )
     host = good(SANDBOXES, "host", "always there, and confines nothing; never taken unasked")
     checks = [*(each[0] for each in found), host]
@@ -130,6 +134,16 @@ async def _examine_bubblewrap() -> list[Check]:
     return [*await _examine("bubblewrap", problem, make), *lending]
 
 
+async def _examine_confined_host() -> list[Check]:
+    async def problem(_folder: str) -> Check | None:
+        return None
+
+    def make(folder: str) -> SandboxAdapter:
+        return HostAdapter(folder, confine=True)
+
+    return await _examine(CONFINED_HOST, problem, make)
+
+
 async def _availability_to_others(folder: str) -> Availability | None:
     """Root has to lend its workspace, and not every kernel can. Is it only that?"""
     with contextlib.suppress(OSError):
@@ -170,9 +184,10 @@ def limits_area(sandbox: str) -> str:
 
 async def _examine_limits(area: str, sandbox: SandboxAdapter) -> list[Check]:
     channel = await sandbox.channel()
+    try_network = try_sockets if sandbox.name == CONFINED_HOST else _try_network
     trials: dict[str, Callable[[], Awaitable[tuple[bool, str]]]] = {
         "files": lambda: _try_files(channel),
-        "network": lambda: _try_network(channel),
+        "network": lambda: try_network(channel),
         "time": lambda: _try_time(channel),
         "terminal": lambda: _try_terminal(channel),
         "processes": lambda: _try_processes(channel),
@@ -190,6 +205,7 @@ async def _examine_limits(area: str, sandbox: SandboxAdapter) -> list[Check]:
         for name, trial in trials.items()
     ]
     why = "kakoi does not limit how much is written to the workspace yet"
+    found = [*landlock_checks(area, channel), *found]
     return [*found, Check(area, "disk", Status.NOT_ENFORCED, why)]
 
 
@@ -260,7 +276,7 @@ async def _try_memory(channel: Channel) -> tuple[bool, str]:
 def with_ways_out(checks: Sequence[Check]) -> list[Check]:
     """Where a limit does not hold in one sandbox, name another one that keeps it."""
     return [
-        replace(check, fix=f"kakoi run --sandbox {keepers[0]}")
+        replace(check, fix=f"kakoi run --sandbox {_option(keepers[0])}")
         if check.status is Status.NOT_ENFORCED and (keepers := _keepers(check.name, checks))
         else check
         for check in checks
@@ -271,6 +287,11 @@ def _keepers(limit: str, checks: Sequence[Check]) -> list[str]:
     working = [each.name for each in checks if each.area == SANDBOXES and each.ok]
     kept = {each.area for each in checks if each.name == limit and each.ok}
     return [name for name in working if limits_area(name) in kept]
+
+
+def _option(sandbox: str) -> str:
+    """How one asks for it."""
+    return "host --confine" if sandbox == CONFINED_HOST else sandbox
 
 
 def choice_of_auto(checks: Sequence[Check]) -> tuple[str | None, tuple[str, ...]]:
@@ -291,7 +312,9 @@ def _why_not(sandbox: Check, choice: str | None, checks: Sequence[Check]) -> str
     if not sandbox.ok:
         return f"not {name}: {sandbox.detail}"
     if choice is None:
-        return f"not {name}: `auto` does not know it, --sandbox {name} does"
+        return f"not {name}: `auto` does not know it, --sandbox {_option(name)} does"
+    if name == CONFINED_HOST:
+        return f"not {name}: it keeps less; --sandbox {_option(name)} takes it"
     kept, ours = (
         {each.name for each in checks if each.area == limits_area(place) and each.ok}
         for place in (name, choice)

@@ -1,11 +1,15 @@
-"""HostAdapter: no sandbox at all. Commands are ended for certain, and confined by nothing."""
+"""HostAdapter: this machine itself. Commands are ended for certain, and confined by nothing, or by
+Landlock if that is asked for (confined.py)."""
 
+import asyncio
 import logging
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
-from kakoi.errors import ConfigurationError
+from kakoi.errors import ConfigurationError, KakoiError, SandboxError
 from kakoi.process import ProcessExecutor
 from kakoi.process.options import default_environment, encode_env
 from kakoi.process.stream import Launch
@@ -18,10 +22,14 @@ from kakoi.sandbox.adapter import (
     DEFAULT_TIMEOUT_S,
     Availability,
     ExecuteOptions,
+    Network,
     as_command,
     exit_code_or_raise,
 )
-from kakoi.sandbox.workspace import look_at
+from kakoi.sandbox.confined import Confinement, make_scratch, remove_scratch
+from kakoi.sandbox.landlock import as_unavailable
+from kakoi.sandbox.settings import CONFINED_HOST
+from kakoi.sandbox.workspace import look_at, look_at_workspace
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +39,10 @@ class HostAdapter:
 
     `env` is the environment of every command; without it, the system's usual one.
     `warn_on_start` says once, in the log, that nothing is confined.
+    `confine`: it is a sandbox. Commands see the system, change `workspace` and a private directory
+        (TMPDIR, HOME), and reach no other process; root's are an unprivileged user's. With
+        `network="host"` they have the network, else none, and no loopback either. `programs`: the
+        only ones they may execute, by name. A kernel that does not keep all of it is refused.
     """
 
     def __init__(
@@ -40,35 +52,59 @@ class HostAdapter:
         env: Mapping[str, str] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         warn_on_start: bool = True,
+        confine: bool = False,
+        network: Network | None = None,
+        programs: Collection[str] | None = None,
         executor: ProcessExecutor | None = None,
     ) -> None:
-        seen = look_at(workspace, what="the workspace")
-        if not seen.is_directory:
+        check_type("confine", confine, bool)
+        look = look_at_workspace(workspace) if confine else look_at(workspace, what="the workspace")
+        if not look.is_directory:
             raise ConfigurationError(f"the workspace `{workspace}` is not a directory")
-        self._workspace = seen.path
+        if not confine and (network == "none" or programs is not None):
+            what = "network" if programs is None else "the list of programs"
+            raise ConfigurationError(
+                f"the host keeps nothing as it is, and so not {what}",
+                hint="kakoi run --sandbox host --confine",
+            )
+        self._workspace = look.path
+        self._confine = confine
+        if network not in (None, "none", "host"):
+            raise ConfigurationError(
+                f"network is {network!r}; the confined host can give `none` or `host`",
+                hint="use bubblewrap or docker",
+            )
+        self._network: Literal["none", "host"] = "host" if network == "host" else "none"
+        self._programs = None if programs is None else tuple(sorted(programs))
+        self._scratch: Path | None = None
         # The one place that knows what a command may be given.
         Command(command="true", timeout_s=timeout_s)
         given = default_environment() if env is None else env
         encode_env(given)
         self._env = dict(given)
         self._timeout_s = timeout_s
-        self._has_to_warn = warn_on_start
+        self._has_to_warn = warn_on_start and not confine
         check_type("executor", executor, ProcessExecutor, type(None))
         self._executor = executor or ProcessExecutor()
         self._connection = Connection(self._open)
 
     @property
     def name(self) -> str:
-        """`host`"""
-        return "host"
+        """`host`, or `confined-host`"""
+        return CONFINED_HOST if self._confine else "host"
 
     async def availability(self) -> Availability:
-        """The host is always there."""
+        """The host is always there; whether it can be confined is found by doing it."""
+        try:
+            if self._confine:
+                await self._connection.channel()
+        except KakoiError as error:
+            return Availability(False, error.message, error.hint)
         return Availability(True)
 
     async def is_available(self) -> bool:
-        """Always."""
-        return True
+        """Always; confined, if this kernel keeps what that needs."""
+        return bool(await self.availability())
 
     async def run(self, command: Command) -> ExecutionResult:
         """Run `command` to its end; whatever came of it is a result."""
@@ -91,9 +127,30 @@ class HostAdapter:
     async def cleanup(self) -> None:
         """End every command and the runner."""
         await self._connection.close()
+        scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            await asyncio.to_thread(remove_scratch, scratch)
 
     async def _open(self) -> Channel:
+        if self._confine:
+            return await self._open_confined()
         launch = Launch(
             argv=python_argv(sys.executable), env=self._env, cwd=self._workspace, kept=True
         )
         return await open_channel(launch, RunnerSettings(), self._executor.stream)
+
+    async def _open_confined(self) -> Channel:
+        self._scratch = self._scratch or make_scratch()
+        place = Confinement(
+            workspace=look_at_workspace(self._workspace),
+            scratch=self._scratch,
+            network=self._network,
+            programs=self._programs,
+        )
+        as_root = os.geteuid() == 0
+        settings = place.settings(as_root=as_root)
+        launch = place.launch(self._env, as_root=as_root)
+        try:
+            return await open_channel(launch, settings, self._executor.stream)
+        except SandboxError as error:
+            raise as_unavailable(error, sandbox=self.name) from None

@@ -17,6 +17,7 @@ from kakoi.policy.parsing.script import Unreadable
 from kakoi.policy.syntax import parse_by_record
 from kakoi.process import ProcessExecutor
 from kakoi.runner.commands import new_id
+from kakoi.sandbox.landlock import kept_by, missing_from
 
 _NOT_USED = "kakoi does not use it yet"
 _LIMIT_S = 20.0
@@ -119,18 +120,23 @@ async def _check_user_namespaces(name: str) -> Check:
 def _check_landlock() -> Check:
     found = _libc().syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
     if found > 0:
-        return good(_AREA, "landlock", f"ABI {found}; {_NOT_USED}")
+        newer = (
+            f"; a newer kernel keeps {', '.join(missing)}"
+            if (missing := missing_from(found))
+            else ""
+        )
+        return good(_AREA, "landlock", f"ABI {found} keeps {', '.join(kept_by(found))}{newer}")
     why = "switched off" if ctypes.get_errno() == errno.EOPNOTSUPP else "not in this kernel"
-    return bad(_AREA, "landlock", f"{why}; {_NOT_USED}", "add landlock to lsm= when booting")
+    return bad(_AREA, "landlock", why, "add landlock to lsm= when booting")
 
 
 def _check_seccomp() -> Check:
     # Without a filter the kernel refuses, and how it does tells whether it knows filters.
     _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, None, 0, 0)
     if ctypes.get_errno() == errno.EFAULT:
-        return good(_AREA, "seccomp", f"filters can be set; {_NOT_USED}")
+        return good(_AREA, "seccomp", "filters can be set")
     why = os.strerror(ctypes.get_errno())
-    return bad(_AREA, "seccomp", f"{why}; {_NOT_USED}", "boot a kernel with CONFIG_SECCOMP_FILTER")
+    return bad(_AREA, "seccomp", why, "boot a kernel with CONFIG_SECCOMP_FILTER")
 
 
 def _libc() -> ctypes.CDLL:

@@ -1,4 +1,4 @@
-"""A filter of system calls for bubblewrap: what no command needs, and what namespaces do not hold.
+"""A filter of system calls: what no command needs, and what other walls do not hold.
 
 A program of classic BPF that the kernel runs before each call of the sandbox. It is a list of what
 is denied, as the one that container engines have: changing mounts, modules, clocks and keys, the
@@ -8,7 +8,7 @@ favourite ways into kernels (io_uring, userfaultfd, bpf), new namespaces, unusua
 import errno
 import platform
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +38,10 @@ ABSENT: Final = "clone3 io_uring_enter io_uring_register io_uring_setup".split()
 _NEW_NAMESPACES: Final = 0x7E020080
 # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: others reach around namespaces, or are full of holes.
 FAMILIES: Final = (1, 2, 10, 16)
+# What two processes of one user share where there are no namespaces; Landlock does not know it.
+SHARED: Final = "mq_open msgget semget shmget".split()
+# A pair of sockets for datagrams can send to any third one: SOCK_DGRAM, with or without flags.
+_DATAGRAM_PAIRS: Final = (0x2, 0x802, 0x80002, 0x80802)
 # Typing into a terminal, and its console's selection.
 _IOCTLS: Final = (0x5412, 0x541C)
 _SETUID_OR_SETGID: Final = 0o6000
@@ -64,7 +68,9 @@ _X86_64: Final[Mapping[str, int]] = {
     "get_kernel_syms": 177, "init_module": 175, "io_uring_enter": 426, "io_uring_register": 427,
     "io_uring_setup": 425, "ioctl": 16, "ioperm": 173, "iopl": 172, "kcmp": 312,
     "kexec_file_load": 320, "kexec_load": 246, "keyctl": 250, "lookup_dcookie": 212,
-    "memfd_secret": 447, "mknod": 133, "mknodat": 259, "mount": 165, "mount_setattr": 442,
+    "memfd_create": 319, "memfd_secret": 447, "mq_open": 240, "msgget": 68, "prlimit64": 302,
+    "semget": 64, "shmget": 29, "socketpair": 53, "mknod": 133,
+    "mknodat": 259, "mount": 165, "mount_setattr": 442,
     "move_mount": 429, "nfsservctl": 180, "open": 2, "open_by_handle_at": 304, "open_tree": 428,
     "openat": 257, "openat2": 437, "perf_event_open": 298, "pivot_root": 155, "query_module": 178,
     "quotactl": 179, "quotactl_fd": 443, "reboot": 169, "request_key": 249, "setdomainname": 171,
@@ -80,7 +86,9 @@ _GENERIC: Final[Mapping[str, int]] = {
     "fsopen": 430, "fspick": 433, "init_module": 105, "io_uring_enter": 426,
     "io_uring_register": 427, "io_uring_setup": 425, "ioctl": 29, "kcmp": 272,
     "kexec_file_load": 294, "kexec_load": 104, "keyctl": 219, "lookup_dcookie": 18,
-    "memfd_secret": 447, "mknodat": 33, "mount": 40, "mount_setattr": 442, "move_mount": 429,
+    "memfd_create": 279, "memfd_secret": 447, "mq_open": 180, "msgget": 186, "prlimit64": 261,
+    "semget": 190, "shmget": 194, "socketpair": 199, "mknodat": 33, "mount": 40,
+    "mount_setattr": 442, "move_mount": 429,
     "nfsservctl": 42, "open_by_handle_at": 265, "open_tree": 428, "openat": 56, "openat2": 437,
     "perf_event_open": 241, "pivot_root": 41, "quotactl": 60, "quotactl_fd": 443, "reboot": 142,
     "request_key": 218, "setdomainname": 162, "sethostname": 161, "setns": 268,
@@ -104,11 +112,19 @@ MACHINES: Final[Mapping[str, Machine]] = {
 }
 
 
-def system_call_filter(*, deny_setuid: bool, machine: str | None = None) -> bytes | None:
-    """The filter as bubblewrap takes it; None for a machine whose numbers we do not know.
+def system_call_filter(
+    *,
+    deny_setuid: bool,
+    families: Sequence[int] = FAMILIES,
+    among_others: bool = False,
+    machine: str | None = None,
+) -> bytes | None:
+    """The filter as the kernel takes it; None for a machine whose numbers we do not know.
 
     `deny_setuid`: no file may be given the setuid or setgid bit. It would be root's own, where root
     has lent its directory.
+    `families`: which kinds of sockets may be made.
+    `among_others`: there are no namespaces, so other processes of this user have to be kept apart.
     """
     known = MACHINES.get(machine or platform.machine())
     if known is None:
@@ -120,7 +136,12 @@ def system_call_filter(*, deny_setuid: bool, machine: str | None = None) -> byte
     program.refuse((numbers[name] for name in ABSENT if name in numbers), errno.ENOSYS)
     program.refuse_bits(numbers["clone"], 0, _NEW_NAMESPACES)
     program.refuse_values(numbers["ioctl"], 1, _IOCTLS)
-    program.only_values(numbers["socket"], 0, FAMILIES)
+    program.only_values(numbers["socket"], 0, families)
+    if among_others:
+        program.refuse((numbers[name] for name in SHARED), errno.EPERM)
+        program.refuse_values(numbers["socketpair"], 1, _DATAGRAM_PAIRS)
+        # The limits of another process can end it.
+        program.only_values(numbers["prlimit64"], 0, [0], error=errno.EPERM)
     if deny_setuid:
         for name, index in _MODES.items():
             if name in numbers:
@@ -130,6 +151,17 @@ def system_call_filter(*, deny_setuid: bool, machine: str | None = None) -> byte
                 program.refuse_creation(numbers[name], flags, mode)
         # Its mode is behind a pointer, where a filter cannot look.
         program.refuse([numbers["openat2"]], errno.ENOSYS)
+    return program.end()
+
+
+def memory_file_filter(machine: str | None = None) -> bytes | None:
+    """No files in memory only: a program could be executed from there, whatever its path."""
+    known = MACHINES.get(machine or platform.machine())
+    if known is None:
+        return None
+    program = _Program()
+    program.head(known)
+    program.refuse([known.numbers["memfd_create"]], errno.ENOSYS)
     return program.end()
 
 
@@ -172,14 +204,21 @@ class _Program:
             self._add(_RETURN, _ERROR | errno.EPERM)
         self._add(_LOAD, _NUMBER)
 
-    def only_values(self, number: int, argument: int, values: Iterable[int]) -> None:
+    def only_values(
+        self,
+        number: int,
+        argument: int,
+        values: Iterable[int],
+        *,
+        error: int = errno.EAFNOSUPPORT,
+    ) -> None:
         """The call, unless its argument is one of these."""
         given = list(values)
         self._add(_JUMP_EQUAL, number, no=3 + len(given))
         self._add(_LOAD, _ARGUMENTS[argument])
         for left, value in zip(range(len(given), 0, -1), given, strict=True):
             self._add(_JUMP_EQUAL, value, yes=left)
-        self._add(_RETURN, _ERROR | errno.EAFNOSUPPORT)
+        self._add(_RETURN, _ERROR | error)
         self._add(_LOAD, _NUMBER)
 
     def refuse_creation(self, number: int, flags: int, mode: int) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -13,15 +13,20 @@ from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import base_environment
 from kakoi.runner.commands import check_type
 from kakoi.sandbox.adapter import Availability, SandboxAdapter
-from kakoi.sandbox.settings import AUTO, SandboxConfig
+from kakoi.sandbox.settings import AUTO, CONFINED_HOST, NETWORKS, SandboxConfig
 
 if TYPE_CHECKING:
     from kakoi.sandbox.outlet import Outlet
 
 _log = logging.getLogger(__name__)
 Maker = Callable[[SandboxConfig], SandboxAdapter]
-# What `auto` tries, the best first: bubblewrap starts faster and needs no engine. Never the host.
-AUTO_ORDER: Final = ("bubblewrap", "docker")
+# What `auto` tries, the best first: bubblewrap starts faster and needs no engine. The host only if
+# it can be confined, and that is said.
+AUTO_ORDER: Final = ("bubblewrap", "docker", CONFINED_HOST)
+_ONLY_CONFINED: Final = (
+    "running on this machine, confined by Landlock only (`confined-host`): no limit on memory, "
+    "processes or disk is kept (%s)"
+)
 # How a client finds its engine. Nothing else of our environment is the engine's business.
 _OF_THE_ENGINE: Final = """PATH HOME XDG_RUNTIME_DIR SSH_AUTH_SOCK DOCKER_HOST DOCKER_CONTEXT
     DOCKER_CONFIG DOCKER_TLS_VERIFY DOCKER_CERT_PATH DOCKER_API_VERSION CONTAINER_HOST
@@ -42,6 +47,7 @@ class SandboxFactory:
     `workspace`: what commands may change; every sandbox shows it at its own path.
     `environ`: our environment, of which each gets what is its business; without it, nothing.
     `clock`: the time of day, for the labels of containers.
+    `programs`: what `kernel_allowlist` means: the only programs that commands may execute.
     `makers`: other ways to make a sandbox, by name.
     `outlet`: who serves the networks `open` and `allowlist`.
     """
@@ -53,6 +59,7 @@ class SandboxFactory:
         executor: ProcessExecutor | None = None,
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] | None = None,
+        programs: Collection[str] | None = None,
         makers: Mapping[str, Maker] | None = None,
         outlet: "Outlet | None" = None,
     ) -> None:
@@ -67,12 +74,14 @@ class SandboxFactory:
         self._environ = dict(environ or {})
         self._clock = clock
         self._outlet = outlet
+        self._programs = None if programs is None else tuple(sorted(programs))
         self._makers: dict[str, Maker] = {
             "bubblewrap": self._bubblewrap,
             "docker": self._containers,
             "podman": self._containers,
             "container-use": self._container_use,
             "host": self._host,
+            CONFINED_HOST: self._host,
             **(makers or {}),
         }
 
@@ -84,6 +93,9 @@ class SandboxFactory:
                 f"there is no sandbox {str(name)[:80]!r} to make",
                 hint=f"one of: {', '.join(self._makers)}",
             )
+        if name == CONFINED_HOST:
+            host = replace(config.host, confine=True)
+            return self._makers[name](replace(config, type="host", host=host))
         return self._makers[name](replace(config, type=name))
 
     async def create(
@@ -97,15 +109,18 @@ class SandboxFactory:
         """
         check_type("config", config, SandboxConfig, type(None))
         config = config or SandboxConfig()
+        if config.network not in (None, *NETWORKS[CONFINED_HOST]):
+            unfit = (*unfit, CONFINED_HOST)
         refused: dict[str, Availability] = {}
         for name in _candidates(config.type, unfit):
             if adapter := await self._usable(name, config, refused):
+                if adapter.name == CONFINED_HOST and config.type == AUTO:
+                    _log.warning(_ONLY_CONFINED, _reasons(refused))
                 return adapter
         if config.fallback is not None:
             for name in _candidates(config.fallback, unfit):
                 if adapter := await self._usable(name, config, refused):
-                    reasons = "; ".join(f"{each}: {why.reason}" for each, why in refused.items())
-                    _log.warning("falling back to `%s` (%s)", name, reasons)
+                    _log.warning("falling back to `%s` (%s)", name, _reasons(refused))
                     return adapter
         raise _none_usable(config.type, refused)
 
@@ -132,13 +147,19 @@ class SandboxFactory:
             network=next((each for each in given if each == config.network), "none"),
             outlet=self._outlet,
             limits=config.docker.limits,
+            programs=self._listed(config),
             executor=self._executor,
         )
 
     def _containers(self, config: SandboxConfig) -> SandboxAdapter:
         from kakoi.sandbox.docker import DockerAdapter
 
-        settings = replace(config.docker, workspace=self._workspace, inside=self._workspace)
+        settings = replace(
+            config.docker,
+            workspace=self._workspace,
+            inside=self._workspace,
+            programs=self._listed(config),
+        )
         return DockerAdapter(
             settings,
             self._executor,
@@ -152,6 +173,11 @@ class SandboxFactory:
     def _container_use(self, config: SandboxConfig) -> SandboxAdapter:
         from kakoi.sandbox.container_use import ContainerAdapter
 
+        if config.kernel_allowlist:
+            raise ConfigurationError(
+                "container-use cannot keep `kernel_allowlist`: kakoi limits nothing there",
+                hint="use --sandbox bubblewrap or docker, or leave it out",
+            )
         names = (*_OF_THE_ENGINE, *_OF_CONTAINER_USE)
         return ContainerAdapter(
             config.container_use,
@@ -168,16 +194,33 @@ class SandboxFactory:
             env=base_environment(self._environ) or None,
             timeout_s=config.host.timeout_s,
             warn_on_start=config.host.warn_on_start,
+            confine=config.host.confine,
+            network=config.network if config.host.confine else None,
+            programs=self._listed(config),
             executor=self._executor,
         )
+
+    def _listed(self, config: SandboxConfig) -> tuple[str, ...] | None:
+        if not config.kernel_allowlist:
+            return None
+        if self._programs is None:
+            raise ConfigurationError(
+                "`kernel_allowlist` is on, but the policy lists no programs: it allows any",
+                hint="use a profile with a list, or turn sandbox.kernel_allowlist off",
+            )
+        return self._programs
 
 
 def _candidates(name: str, unfit: Sequence[str]) -> list[str]:
     return [each for each in AUTO_ORDER if each not in unfit] if name == AUTO else [name]
 
 
+def _reasons(refused: Mapping[str, Availability]) -> str:
+    return "; ".join(f"{name}: {found.reason}" for name, found in refused.items())
+
+
 def _none_usable(type: str, refused: Mapping[str, Availability]) -> EnvironmentUnavailableError:
-    reasons = "; ".join(f"{name}: {found.reason}" for name, found in refused.items())
+    reasons = _reasons(refused)
     fix = next((found.fix for found in refused.values() if found.fix), "")
     return EnvironmentUnavailableError(
         f"no sandbox can be used here ({reasons})",

@@ -17,6 +17,8 @@ from kakoi.sandbox.docker_cli import IMAGE, DockerSettings
 from kakoi.sections import Section, nearest, wrong
 
 AUTO: Final = "auto"
+# What the host is if it is confined (`host.confine`); `auto` may take it.
+CONFINED_HOST: Final = "confined-host"
 NAMES: Final = ("bubblewrap", "docker", "podman", "container-use", "host")
 # Which networks each can give; the first is what it gives unasked.
 NETWORKS: Final[Mapping[str, tuple[Network, ...]]] = {
@@ -25,6 +27,7 @@ NETWORKS: Final[Mapping[str, tuple[Network, ...]]] = {
     "podman": ("none", *PROXIED, "bridge", "host"),
     "container-use": ("bridge",),
     "host": ("host",),
+    CONFINED_HOST: ("none", "host"),
 }
 # What container-use calls its environments; the first character keeps it from being an option.
 ENVIRONMENT_ID: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -32,14 +35,17 @@ ENVIRONMENT_ID: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """The host as a place to run: how long commands may take, and if it warns that it is none."""
+    """The host as a place to run: how long commands may take, and if it warns that it is none.
+    `confine`: the kernel keeps commands from the rest of the machine, by Landlock."""
 
     timeout_s: float = DEFAULT_TIMEOUT_S
     warn_on_start: bool = True
+    confine: bool = False
 
     def __post_init__(self) -> None:
         _check_time(self.timeout_s)
         check_type("warn_on_start", self.warn_on_start, bool)
+        check_type("confine", self.confine, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +74,15 @@ class SandboxConfig:
     `network`: for whichever sandbox it will be; None is `allowlist` if there are `allowed_domains`,
         and otherwise the least that one can give.
     `allowed_domains`: what the network `allowlist` leads to (egress/domains.py).
+    `kernel_allowlist`: the kernel keeps the list of programs, too: what the policy does not list
+        cannot be executed, whoever tries.
     """
 
     type: str = AUTO
     fallback: str | None = None
     network: Network | None = None
     allowed_domains: tuple[str, ...] = ()
+    kernel_allowlist: bool = False
     docker: DockerSettings = field(default_factory=DockerSettings)
     container_use: ContainerUseSettings = field(default_factory=ContainerUseSettings)
     host: HostSettings = field(default_factory=HostSettings)
@@ -87,6 +96,7 @@ class SandboxConfig:
         check_type("allowed_domains", self.allowed_domains, tuple)
         if self.allowed_domains and self.network is None:
             object.__setattr__(self, "network", "allowlist")
+        check_type("kernel_allowlist", self.kernel_allowlist, bool)
         check_type("docker", self.docker, DockerSettings)
         check_type("container_use", self.container_use, ContainerUseSettings)
         check_type("host", self.host, HostSettings)
@@ -102,12 +112,13 @@ class SandboxConfig:
     @classmethod
     def parse(cls, section: object, *, origin: str = "sandbox") -> "SandboxConfig":
         """The section as it is in a file; None and {} are the defaults."""
-        keys = "type fallback network allowed_domains docker container_use host"
+        keys = "type fallback network allowed_domains kernel_allowlist docker container_use host"
         given = Section(section, origin, keys)
         with _naming(origin):
             return cls(
                 **_texts(given, "type", "fallback", "network"),
                 allowed_domains=given.texts("allowed_domains") or (),
+                kernel_allowlist=given.flag("kernel_allowlist", False),
                 docker=_docker(given),
                 container_use=_container_use(given),
                 host=_host(given),
@@ -143,8 +154,12 @@ def _container_use(above: Section) -> ContainerUseSettings:
 
 
 def _host(above: Section) -> HostSettings:
-    given = Section(above.raw("host"), above.at("host"), "timeout warn_on_start")
-    return HostSettings(warn_on_start=given.flag("warn_on_start", True), **_timeout(given))
+    given = Section(above.raw("host"), above.at("host"), "timeout warn_on_start confine")
+    return HostSettings(
+        warn_on_start=given.flag("warn_on_start", True),
+        confine=given.flag("confine", False),
+        **_timeout(given),
+    )
 
 
 def _texts(given: Section, *names: str) -> dict[str, Any]:

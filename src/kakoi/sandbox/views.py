@@ -21,14 +21,20 @@ def view_path(name: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def lent(seen: Seen, *, name: str, uid: int, gid: int) -> AsyncIterator[None]:
+async def lent(
+    seen: Seen, *, name: str, uid: int, gid: int, data_only: bool = False
+) -> AsyncIterator[None]:
     """Have a view of `seen` at `view_path(name)`, in which `uid` and `gid` stand for root.
+
+    `data_only`: nothing is executed from there.
 
     A container that mounts it keeps it. What is written there is root's on the disk, so the same
     holds as for any directory that root lets others write to: a setuid file made there is root's.
     """
     known = f"{seen.device} {seen.inode} {seen.uid} {seen.gid}"
-    spec = os.fsencode("\0".join([str(uid), str(gid), view_path(name), seen.path, known]))
+    access = "data" if data_only else "write"
+    fields = [str(uid), str(gid), view_path(name), seen.path, known, access]
+    spec = os.fsencode("\0".join(fields))
     argv = [sys.executable, "-I", "-S", LENDING]
     stream = ProcessStream(Launch(argv=argv, env={"LANG": "C.UTF-8"}))
     try:

@@ -1,0 +1,133 @@
+"""Which files are the programs that may be executed? Found in the place itself, along PATH.
+
+A name becomes the file it stands for, links followed, and what that file needs to run: the loader
+that an ELF file names, the interpreter on the first line of a script, and so on.
+Standard library only, Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import struct
+
+from kakoi.runner.walls import EXECUTE, READ_FILE, REFER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+_USUAL = """/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin /usr/games
+    /usr/local/games /usr/libexec /usr/local/libexec""".split()
+_FIRST_LINE = 256
+_PT_INTERP = 3
+_BIGGEST_TABLE = 64 * 1024
+# A script whose interpreter is a script … the kernel gives up earlier.
+_DEPTH = 6
+
+
+class Programs:
+    """The files behind `names`, as far as there are any.
+
+    `folders` are where programs are: what else is in there is not to be read either, or the loader
+    would run it. What is in a `writable` folder is nobody's program: commands could change it.
+    """
+
+    def __init__(self, names: Iterable[str], path: str, writable: Iterable[str] = ()) -> None:
+        self._path = [folder for folder in path.split(":") if folder.startswith("/")]
+        self._writable = [os.path.realpath(folder) + "/" for folder in writable]
+        every = {os.path.realpath(folder) for folder in (*_USUAL, *self._path)}
+        self.folders = {folder for folder in every if not self._is_writable(folder)}
+        self.files: set[str] = set()
+        for name in names:
+            for file in self._named(name):
+                self._take(file, _DEPTH)
+
+    def _is_writable(self, path: str) -> bool:
+        return (path + "/").startswith(tuple(self._writable))
+
+    def _named(self, name: str) -> list[str]:
+        """Every file of that name on PATH; which of them is taken is up to the command."""
+        paths = [name] if name.startswith("/") else [f"{each}/{name}" for each in self._path]
+        return [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
+
+    def _take(self, path: str, depth: int) -> None:
+        file = os.path.realpath(path)
+        if file in self.files or not depth or self._is_writable(file):
+            return
+        self.files.add(file)
+        for needed in _needs(file):
+            for each in self._named(needed):
+                self._take(each, depth - 1)
+
+    def grants(self, helpers: Iterable[str] = ()) -> list[tuple[str, int]]:
+        """Rights for Landlock: to execute these files, and to read all but other programs.
+
+        `helpers`: patterns of folders with programs that programs have for themselves.
+        """
+        granted = [("/", REFER)]
+        granted += [(folder, READ_FILE) for folder in _outside("/", self.folders)]
+        own = {os.path.realpath(found) for pattern in helpers for found in glob.glob(pattern)}
+        return granted + [(file, EXECUTE | READ_FILE) for file in sorted(self.files | own)]
+
+
+def find_programs(walls: dict[str, Any], path: str, shell: str) -> None:
+    """Turn the names of programs that were handed over into rules about files."""
+    wanted = walls.get("programs")
+    if wanted is None:
+        return
+    found = Programs([*wanted["names"], shell], path, wanted["writable"])
+    walls["allowlist"] = {
+        "handled": EXECUTE | READ_FILE | REFER,
+        "paths": found.grants(wanted["helpers"]),
+    }
+
+
+def _outside(folder: str, hidden: set[str]) -> Iterator[str]:
+    below = folder.rstrip("/") + "/"
+    if not any(each.startswith(below) for each in hidden):
+        yield folder
+        return
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        if entry.path not in hidden and not entry.is_symlink():
+            if entry.is_dir(follow_symlinks=False):
+                yield from _outside(entry.path, hidden)
+            else:
+                yield entry.path
+
+
+def _needs(file: str) -> list[str]:
+    """What the kernel, or `env`, starts to run this file."""
+    try:
+        with open(file, "rb") as opened:
+            head = opened.read(_FIRST_LINE)
+            if head.startswith(b"\x7fELF"):
+                return _loader(opened.fileno(), head)
+    except (OSError, struct.error, IndexError, OverflowError):  # Not to be read, or broken.
+        return []
+    if not head.startswith(b"#!"):
+        return []
+    words = os.fsdecode(head[2:].split(b"\n")[0]).split()
+    by_env = words[1:] if words and os.path.basename(words[0]) == "env" else []
+    return words[:1] + [word for word in by_env if word[0] != "-" and "=" not in word][:1]
+
+
+def _loader(fd: int, head: bytes) -> list[str]:
+    """The file that an ELF file wants to be loaded by."""
+    order, is_64 = "<" if head[5] == 1 else ">", head[4] == 2
+    word, table_at, size_at = ("Q", 32, 54) if is_64 else ("I", 28, 42)
+    offset_at, length_at = (8, 32) if is_64 else (4, 16)
+    (start,) = struct.unpack_from(order + word, head, table_at)
+    size, count = struct.unpack_from(order + "HH", head, size_at)
+    table = os.pread(fd, min(size * count, _BIGGEST_TABLE), start)
+    for at in range(0, len(table) - length_at - 8, size or 1):
+        if struct.unpack_from(order + "I", table, at)[0] == _PT_INTERP:
+            (where,) = struct.unpack_from(order + word, table, at + offset_at)
+            (length,) = struct.unpack_from(order + word, table, at + length_at)
+            return [os.fsdecode(os.pread(fd, min(length, 4096), where).rstrip(b"\0"))]
+    return []

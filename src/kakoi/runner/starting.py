@@ -1,0 +1,81 @@
+"""How a keeper starts its command: spawned, or forked where it is to have a terminal.
+
+Standard library only, Python >= 3.8.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]
+import fcntl
+import os
+import termios
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_SIGNALS = sorted(set(range(1, signal.NSIG)) - {signal.SIGKILL, signal.SIGSTOP, 32, 33})
+
+
+def start(
+    program: bytes,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    streams: list[tuple[int, int]],
+    *,
+    on_terminal: bool,
+) -> int:
+    """Start it in a session of its own; `streams`: (our descriptor, its number in the command)."""
+    if on_terminal:
+        return _start_on_terminal(program, argv, env, streams)
+    return os.posix_spawn(
+        program,
+        argv,
+        env,
+        file_actions=[(os.POSIX_SPAWN_DUP2, *pair) for pair in streams],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=_SIGNALS,
+    )
+
+
+def _start_on_terminal(
+    program: bytes, argv: list[bytes], env: dict[bytes, bytes], streams: list[tuple[int, int]]
+) -> int:
+    """The first stream is the terminal. It is handed over and never opened by its path: where
+    other terminals of the same user are, commands may open none."""
+    failure, failed = os.pipe()
+    command = os.fork()
+    if command == 0:
+        os.close(failure)
+        _become(program, argv, env, streams, failed)
+    os.close(failed)
+    with open(failure, "rb") as file:
+        said = file.read()
+    if said:
+        os.waitpid(command, 0)
+        raise OSError(int(said), os.strerror(int(said)))
+    return command
+
+
+def _become(
+    program: bytes,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    streams: list[tuple[int, int]],
+    failed: int,
+) -> NoReturn:
+    try:
+        failed = fcntl.fcntl(failed, fcntl.F_DUPFD_CLOEXEC, 220)
+        os.setsid()
+        fcntl.ioctl(streams[0][0], termios.TIOCSCTTY, 0)
+        for ours, number in streams:
+            os.dup2(ours, number)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.execve(program, argv, env)  # noqa: S606 - no shell is what we want
+    except OSError as error:
+        os.write(failed, b"%d" % (error.errno or 5))
+    finally:
+        os._exit(127)

@@ -1,0 +1,142 @@
+"""The host as a sandbox: no namespace, no engine, only what Landlock and a filter of calls keep.
+
+Commands read the system, change the workspace and a private directory, and reach no other process:
+no signal, no socket, no shared memory. What Landlock does not know stays open, and SECURITY.md says
+it: what is only looked at (names, sizes, modes), and modes and times of what the user owns.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kakoi.errors import EnvironmentUnavailableError
+from kakoi.process.stream import Launch
+from kakoi.runner.delivery import RunnerSettings, python_argv
+from kakoi.sandbox.bubblewrap_launch import STAGING, UNPRIVILEGED, find_python, harmless_etc
+from kakoi.sandbox.landlock import ALL_FILES, CHANGE, READ, RUN, SCOPES, USE, Rules, Walls
+from kakoi.sandbox.seccomp import system_call_filter
+from kakoi.sandbox.workspace import Seen, look_at
+
+_SYSTEM = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /opt /nix/store".split()
+_TO_SEE = "/etc/passwd /etc/group /proc /sys/devices/system/cpu /sys/kernel/mm".split()
+_OF_THE_NETWORK = "/etc/resolv.conf /run/systemd/resolve/stub-resolv.conf".split()
+_DEVICES = "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty".split()
+# The runner's alone: a command could type into the terminals of its user.
+_TERMINALS = ("/dev/ptmx", "/dev/pts")
+# AF_INET, AF_INET6, AF_NETLINK. Never AF_UNIX: the sockets of engines, agents and buses have paths,
+# and Landlock does not know who connects to those.
+_FAMILIES = {"none": (), "host": (2, 10, 16)}
+_SPEC = "\0spec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """A confined place on this machine: what commands may change, and what they reach.
+
+    `scratch`: a directory of ours, with `tmp` and `home` for commands in it.
+    """
+
+    workspace: Seen
+    scratch: Path
+    network: Literal["none", "host"] = "none"
+    programs: tuple[str, ...] | None = None
+
+    @property
+    def writable(self) -> list[str]:
+        """Where commands may write."""
+        return [self.workspace.path, str(self.scratch / "tmp"), str(self.scratch / "home")]
+
+    def settings(self, *, as_root: bool) -> RunnerSettings:
+        """What the runner is told."""
+        return RunnerSettings(
+            cwd=self.workspace.path, walls=self.walls(as_root=as_root).handed_over()
+        )
+
+    def walls(self, *, as_root: bool) -> Walls:
+        """All that is kept. `as_root`: the workspace is lent, and a setuid file would be root's."""
+        calls = system_call_filter(
+            deny_setuid=as_root, families=_FAMILIES[self.network], among_others=True
+        )
+        if calls is None:
+            raise EnvironmentUnavailableError(
+                "the host cannot be confined: this machine's system calls are unknown",
+                details={"environmentType": "confined-host"},
+                hint="use bubblewrap or docker",
+            )
+        ports = () if self.network == "none" else None
+        paths = tuple(self._paths())
+        mine = tuple((path, USE | READ) for path in _TERMINALS)
+        rules = [
+            Rules(handled=ALL_FILES, paths=each, bind=ports, connect=ports, scopes=SCOPES)
+            for each in ((*paths, *mine), paths)
+        ]
+        return Walls(
+            runner=rules[0],
+            commands=rules[1],
+            runner_filter=calls,
+            programs=self.programs,
+            writable=self.writable,
+            required=True,
+        )
+
+    def _paths(self) -> Iterator[tuple[str, int]]:
+        for path in (*_SYSTEM, os.path.realpath(sys.base_prefix)):
+            yield path, RUN
+        seen = [*harmless_etc(), *_TO_SEE, *(_OF_THE_NETWORK if self.network == "host" else ())]
+        for path in seen:
+            yield path, READ
+        for path in _DEVICES:
+            yield path, USE
+        for path in self.writable:
+            yield path, CHANGE
+
+    def launch(self, env: Mapping[str, str], *, as_root: bool) -> Launch:
+        """How to start the runner; root becomes the owner of the workspace, or nobody."""
+        own = {"TMPDIR": str(self.scratch / "tmp"), "HOME": str(self.scratch / "home")}
+        # Git complains of a system's file that it may not read.
+        given = {**env, **own, "GIT_CONFIG_NOSYSTEM": "1"}
+        python, _home = find_python()
+        if not as_root:
+            return Launch(argv=python_argv(python), env=given, kept=True)
+        given |= {"USER": "agent", "LOGNAME": "agent"}
+        argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *python_argv(python)]
+        return Launch(argv=argv, env=given, files={_SPEC: os.fsencode(self._spec())}, kept=True)
+
+    def _spec(self) -> str:
+        """What staging.py is to do: show each writable directory as the user's, where it is."""
+        uid, gid = self.workspace.uid or UNPRIVILEGED, self.workspace.gid or UNPRIVILEGED
+        fields = [str(uid), str(gid), str(self.scratch / "place")]
+        for path in self.writable:
+            seen = look_at(path, what="a directory for commands")
+            known = f"{seen.device} {seen.inode} {seen.uid} {seen.gid}"
+            fields += [path, known, path, "write" if self.programs is None else "data"]
+        return "\0".join(fields)
+
+
+def make_scratch() -> Path:
+    """A private directory for commands; `remove_scratch` takes it away."""
+    folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="kakoi-")))
+    for name in ("tmp", "home", "place"):
+        (folder / name).mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        folder.chmod(0o711)  # Not root any more, commands have to get through.
+    return folder
+
+
+def remove_scratch(folder: Path) -> None:
+    """Take it away, whatever modes commands have left in it."""
+
+    def insist(function: object, path: str, _error: object) -> None:
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(path), 0o700)
+            os.chmod(path, 0o700)
+            os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
+
+    shutil.rmtree(folder, onerror=insist)
+    shutil.rmtree(folder, ignore_errors=True)
