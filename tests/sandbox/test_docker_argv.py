@@ -11,13 +11,13 @@ from kakoi.sandbox.docker_cli import (
     Plan,
     Program,
     Tag,
-    choose_user,
     create_args,
     exec_args,
     mount_args,
     new_name,
     run_args,
 )
+from kakoi.sandbox.docker_users import choose_user
 from kakoi.sandbox.workspace import Seen
 
 RUNNER = ["sh", "-c", "runner"]

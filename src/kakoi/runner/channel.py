@@ -108,14 +108,9 @@ class RunnerChannel:
     ) -> OutputPart:
         """A part of a job's output; see `Channel.read_output`."""
         data = bytearray()
-        order = {
-            "op": "read",
-            "id": job,
-            "stream": 0 if stream == "stdout" else 1,
-            "offset": offset,
-            "limit": min(limit, frames.WINDOW),
-            "wait_s": wait_s,
-        }
+        number_of_stream = 0 if stream == "stdout" else 1
+        order = {"op": "read", "id": job, "stream": number_of_stream, "offset": offset}
+        order |= {"limit": min(limit, frames.WINDOW), "wait_s": wait_s}
         answer = await self.ask(order, lambda _kind, body: data.extend(body))
         with self._trusting_nothing():
             if len(data) > limit:

@@ -15,14 +15,12 @@ from kakoi.redact import is_secret_name
 from kakoi.runner.commands import MIB, check_type, new_id
 from kakoi.runner.shells import changes_the_shell
 from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, GIB, PROXIED, Limits, Network
+from kakoi.sandbox.docker_users import check_user
 from kakoi.sandbox.workspace import Seen
 
 Program = Literal["docker", "podman"]
 Lifetime = Literal["command", "sandbox"]
 
-# A user that no system has: nobody's files, limits or keys on the host are shared with it.
-OUR_ID = 65533
-_OURS = f"{OUR_ID}:{OUR_ID}"
 # The process that keeps a container open has another user: commands can't kill it.
 WAITER = "65530:65530"
 HOME = "/home/agent"
@@ -31,7 +29,6 @@ _FOREVER = "2147483647"
 
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
-_USER = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -307,60 +304,6 @@ def mount_args(
     fields = ["type=bind", f"source={source}", f"target={target}"]
     csv.writer(text, lineterminator="").writerow(fields + ["readonly"] * read_only)
     return ["--mount", text.getvalue()]
-
-
-def is_root(user: str) -> bool:
-    """Does an image's or a setting's user (`name`, `uid`, `uid:gid`) mean root? Empty does."""
-    name = user.partition(":")[0]
-    return name in ("", "root") or (name.isdigit() and int(name) == 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """As whom commands run; `lend`: root's workspace must be shown as that user's own."""
-
-    user: str
-    own_home: bool = True
-    lend: bool = False
-
-
-def choose_user(
-    wanted: str | None,
-    *,
-    image_user: str,
-    workspace: Seen | None,
-    caller: tuple[int, int],
-) -> Choice:
-    """Never root. In a workspace whoever owns its files, so that they stay theirs.
-
-    A caller who is not root sees in the container exactly what they may do outside.
-    """
-    if wanted is not None and wanted.isdigit():
-        wanted = f"{wanted}:{wanted}"  # The engine would choose root's group.
-    if workspace is None:
-        user = wanted or ("" if is_root(image_user) else image_user)
-        return Choice(user, own_home=False) if user == image_user != "" else Choice(user or _OURS)
-    if caller[0]:
-        return Choice(wanted or f"{caller[0]}:{caller[1]}")
-    lend = 0 in (workspace.uid, workspace.gid)
-    if lend and wanted is not None and not re.fullmatch(r"\d+:\d+", wanted):
-        raise ConfigurationError(
-            f"user is {wanted!r}; to lend root's workspace to it, its numbers must be known",
-            hint="give it as `uid:gid`",
-        )
-    owner = f"{workspace.uid or OUR_ID}:{workspace.gid or OUR_ID}"
-    return Choice(wanted or owner, lend=lend)
-
-
-def check_user(user: str) -> None:
-    """Refuse what is no user, and root."""
-    if not _USER.fullmatch(user):
-        raise ConfigurationError(f"user is {user!r}; it must be `uid`, `uid:gid` or a name")
-    if is_root(user):
-        raise ConfigurationError(
-            f"user is {user!r}; commands never run as root",
-            hint="leave it out, or name another user",
-        )
 
 
 def _check_inside(path: str) -> None:

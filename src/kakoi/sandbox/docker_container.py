@@ -15,13 +15,12 @@ from kakoi.sandbox.docker_cli import (
     DockerSettings,
     Plan,
     Tag,
-    choose_user,
     create_args,
     exec_args,
-    is_root,
     new_name,
 )
 from kakoi.sandbox.docker_engine import Engine, Facts, State
+from kakoi.sandbox.docker_users import choose_user, is_root
 from kakoi.sandbox.views import lent, view_path
 from kakoi.sandbox.workspace import look_at_workspace, ours_within
 
