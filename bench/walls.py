@@ -2,8 +2,8 @@
 
     python bench/walls.py [--save]
 
-Both places are open at once and take turns, so that whatever else the machine does hits both. A wall
-is one entry of `WALLS`: a name, and the two places. `--save` adds the table to bench/results/.
+Both places are open at once and take turns, so that whatever else the machine does hits both. A
+wall is one entry of `WALLS`: a name, and the two places. `--save` adds the table to bench/results/.
 """
 
 import argparse

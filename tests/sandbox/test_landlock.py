@@ -111,7 +111,7 @@ async def test_a_terminal_is_the_commands_own(box: Walled) -> None:
     command = Command(
         command="test -t 0 && stty size && echo hello >/dev/tty && ps -o tty= -p $$ >&2; cd /",
         terminal=TerminalSize(rows=33, columns=44),
-        report_cwd=True,
+        report_shell=True,
     )
     result = await box.channel.run(command)
     assert result.stdout.split()[:3] == ["33", "44", "hello"]
@@ -398,7 +398,7 @@ async def test_with_a_list_nothing_else_is_lost(listed: Walled) -> None:
     assert "CapEff:\t0000000000000000" in said
     assert "NoNewPrivs:\t1" in said
     assert "here" in said
-    command = Command(command="cd /usr", report_cwd=True)
+    command = Command(command="cd /usr", report_shell=True)
     assert (await listed.channel.run(command)).cwd == "/usr"
     terminal = Command(command="test -t 0 && echo yes", terminal=TerminalSize())
     assert (await listed.channel.run(terminal)).stdout == "yes\r\n"
