@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -95,6 +96,7 @@ async def test_an_environment_is_listed_entered_and_summed_up(
 
         def look() -> None:
             assert call(tasks, "exec", task, "--", "cat", "hello.txt") == "hello\n"
+            call(tasks, "exec", task, "head -c 1200000 /dev/zero >big")
             assert call(tasks, "exec", task, "wc -c | tr -d ' '", stdin=b"four") == "4\n"
             assert tasks("exec", task, "exit 7")[0] == 7
             assert "deny" in call(tasks, "exec", task, "rm -rf /", status=126)
@@ -106,9 +108,11 @@ async def test_an_environment_is_listed_entered_and_summed_up(
             (row,) = json.loads(call(tasks, "ps", "--json"))
             assert (row["task"], row["state"], row["last_command"]) == (task, "running", "pwd")
             assert row["memory_bytes"] > 0
+            assert 1024 * 1024 < row["disk_bytes"] < 2 * 1024 * 1024
             assert row["age_s"] < 120
             head, line = call(tasks, "ps").splitlines()
-            assert head.startswith("TASK")
+            assert head.split() == "TASK STATE AGE CPU MEMORY DISK LAST COMMAND".split()
+            assert re.search(r"MiB +1 MiB +pwd$", line)
             assert line.startswith(task)
             assert line.endswith("pwd")
             stats = json.loads(call(tasks, "stats", "--json"))

@@ -28,6 +28,10 @@ DIRECT = [
         "yarn add x",
         "pnpm add x",
         "bun add x",
+        "yarn",
+        "yarn --frozen-lockfile",
+        "yarn --cwd app",
+        "cd app && yarn",
     ),
     *(
         "uv add x",
@@ -74,7 +78,7 @@ def test_the_installer_may_run(command: str) -> None:
     assert judge(command, packages="unrestricted")[0] is Verdict.DENY
 
 
-@pytest.mark.parametrize("command", ["pip list", "npm test", "npm run build", "uv run pytest", "npx eslint .", "echo 'pip install x'"])  # fmt: skip
+@pytest.mark.parametrize("command", ["pip list", "npm test", "npm run build", "uv run pytest", "npx eslint .", "echo 'pip install x'", "yarn --version", "yarn -h", "yarn test", "npm adduser"])  # fmt: skip
 def test_what_installs_nothing_is_left_alone(command: str) -> None:
     assert judge(command, packages="allowlist") == judge(command, packages="unrestricted")
 

@@ -28,34 +28,41 @@ _WIDTH: Final = 48
 def command(*, as_json: bool, config_file: Path | None) -> None:
     """List the environments of tasks, whichever process made them.
 
-    The last command is from the audit log, and empty if that does not go back so far.
+    Disk is what they have written to their own layers. The last command is from the audit log, and
+    empty if that does not go back so far.
     """
     rows = asyncio.run(_look(settings_from(config_file)))
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
     if rows:
-        click.echo(_line("TASK", "STATE", "AGE", "CPU", "MEMORY", "LAST COMMAND"))
+        click.echo(_line("TASK", "STATE", "AGE", "CPU", "MEMORY", "DISK", "LAST COMMAND"))
     for row in rows:
-        used = row["cpu_percent"], row["memory_bytes"]
-        cpu = "-" if used[0] is None else f"{used[0]:.1f} %"
-        memory = "-" if used[1] is None else size_in_words(used[1])
-        last = shown(row["last_command"])[:_WIDTH]
-        click.echo(_line(row["task"], row["state"], in_words(row["age_s"]), cpu, memory, last))
+        cpu = "-" if row["cpu_percent"] is None else f"{row['cpu_percent']:.1f} %"
+        memory, disk = _size(row["memory_bytes"]), _size(row["disk_bytes"])
+        last, age = shown(row["last_command"])[:_WIDTH], in_words(row["age_s"])
+        click.echo(_line(row["task"], row["state"], age, cpu, memory, disk, last))
 
 
-def _line(task: str, state: str, age: str, cpu: str, memory: str, last: str) -> str:
-    return f"{task:<36}  {state:<8} {age:>5}  {cpu:>8}  {memory:>9}  {last}".rstrip()
+def _size(count: int | None) -> str:
+    return "-" if count is None else size_in_words(count)
+
+
+def _line(task: str, state: str, age: str, cpu: str, memory: str, disk: str, last: str) -> str:
+    text = f"{task:<36}  {state:<8} {age:>5}  {cpu:>8}  {memory:>9}  {disk:>9}  {last}"
+    return text.rstrip()
 
 
 async def _look(settings: Settings) -> list[dict[str, Any]]:
     manager = environment_manager(settings)
-    found, used = await asyncio.gather(manager.existing(), manager.usage())
+    found, used, disk = await asyncio.gather(manager.existing(), manager.usage(), manager.disk())
     last = last_commands(tail(audit_file(settings), _RECENT))
-    return [_row(each, used.get(each.name), last) for each in found]
+    return [_row(each, used.get(each.name), disk.get(each.name), last) for each in found]
 
 
-def _row(each: Listed, used: Usage | None, last: dict[str, str]) -> dict[str, Any]:
+def _row(
+    each: Listed, used: Usage | None, disk: int | None, last: dict[str, str]
+) -> dict[str, Any]:
     return {
         "task": each.task,
         "container": each.name,
@@ -65,6 +72,7 @@ def _row(each: Listed, used: Usage | None, last: dict[str, str]) -> dict[str, An
         "age_s": max(0, int((now() - each.created).total_seconds())),
         "cpu_percent": None if used is None else used.cpu_percent,
         "memory_bytes": None if used is None else used.memory_bytes,
+        "disk_bytes": disk,
         "processes": None if used is None else used.processes,
         "last_command": last.get(each.task, ""),
     }

@@ -12,6 +12,8 @@ from kakoi.config.recording import default_audit_file
 from kakoi.config.settings import Settings
 from kakoi.errors import ConfigurationError
 from kakoi.gate import Approver
+from kakoi.packages.allowlist import AllowlistConfig
+from kakoi.packages.install import SHIPPED, read_lists
 from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.select import engine_environment
 from kakoi.tasks.checkout import CloneOptions
@@ -65,9 +67,16 @@ def environment_options(settings: Settings) -> EnvironmentOptions:
         ),
         clone=CloneOptions(depth=tasks.clone.depth if tasks.clone.shallow else None),
         install_dependencies=tasks.clone.auto_install_deps,
+        lists=_lists(settings),
         timeout_s=settings.execution.timeout_seconds,
         max_output_bytes=settings.execution.max_output_size,
         stale_after=timedelta(hours=tasks.cleanup.stale_threshold_hours),
         pool_size=tasks.pool_size,
         policy=policy_from(settings.policy, roots=[WORKSPACE], origin="settings"),
     )
+
+
+def _lists(settings: Settings) -> AllowlistConfig | None:
+    if settings.policy.packages != "allowlist":
+        return None
+    return read_lists(Path(settings.packages.allowlist or SHIPPED))

@@ -22,10 +22,10 @@ _PYTHON: Final = (
     *("pipenv install", "pipenv update", "pipenv sync"),
     *("conda install", "conda create", "conda env", "mamba install", "mamba create", "mamba env"),
 )
-# npm has many names for the same; the others have some of them. `add` may be short for `adduser`.
+# npm has many names for the same; the others have some of them.
 _NODE_WORDS: Final = """install i in ins inst insta instal isnt isnta isntal isntall add ci ic
     clean-install install-clean isntall-clean install-test it cit install-ci-test update up upgrade
-    udpate dlx import link ln adduser""".split()
+    udpate dlx import link ln""".split()
 _NODE: Final = tuple(
     f"{program} {word}" for program in ("npm", "yarn", "pnpm", "bun") for word in _NODE_WORDS
 )
@@ -43,8 +43,8 @@ RULES: Final[tuple[Mapping[str, Any], ...]] = (
         "commands": [*_PYTHON, *_NODE, *_SYSTEM, *_OTHERS],
         "reason": _REASON,
         "hint": HINT,
-        "match": ["pip install x", "python3 -m pip install x", "npm i x", "npm ci"],
-        "not_match": ["pip list", "npm test", "install.sh pip x"],
+        "match": ["pip install x", "python3 -m pip install x", "npm i x", "npm ci", "yarn"],
+        "not_match": ["pip list", "npm test", "yarn --version", "install.sh pip x"],
     },
     {
         "id": "unlisted-packages-by-uv",

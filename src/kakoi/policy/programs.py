@@ -34,6 +34,7 @@ _KEYS: Final = frozenset(
         "subcommands",
         "like",
         "anywhere",
+        "bare",
     )
 )
 
@@ -76,7 +77,9 @@ class Invocation:
 PLAIN: Final = Spec()
 # Programs that take any beginning of a subcommand, and short names that stand for themselves.
 _ABBREVIATING: Final = frozenset("npm gem composer bundle".split())
-_SHORT_NAMES: Final = frozenset("i in it t un up r rm ls la ll c s ci run test why ping".split())
+_SHORT_NAMES: Final = frozenset(
+    "i in it add t un up r rm ls la ll c s ci run test why ping".split()
+)
 
 
 def load_data(folder: str, *, only: str = "") -> dict[str, Any]:
@@ -140,6 +143,7 @@ def _spec(name: str, data: dict[str, Any]) -> Spec:
             for sub, body in (data.get("subcommands") or {}).items()
             for each in str(sub).split()
         },
+        bare=str(data.get("bare", "")),
         spellings=frozenset(each for each in spelled if each.startswith("--")),
         one_dash=tuple(
             sorted((o for o in spelled if len(o) > 2 and o[1] != "-"), key=len, reverse=True)
@@ -171,7 +175,8 @@ def invoke(program: str, words: tuple[Word, ...], *, has_subcommands: bool = Fal
 def _with_subcommand(program: str, spec: Spec, words: tuple[Word, ...]) -> Invocation:
     before = read_arguments(replace(spec, style="posix"), words[1:])
     if not before.operands:
-        return Invocation(program, "", spec, before, words, words[0])
+        shows = before.named("--version", "-v", "--help", "-h") is not None
+        return Invocation(program, "" if shows else spec.bare, spec, before, words, words[0])
     sub = before.operands[0].static or "…"
     if program in _ABBREVIATING and sub not in spec.subcommands and sub not in _SHORT_NAMES:
         longer = [name for name in spec.subcommands if name.startswith(sub)]

@@ -24,9 +24,9 @@ from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Program, Tag
 from kakoi.sandbox.docker_container import default_owner, finish
 from kakoi.sandbox.docker_engine import Engine
-from kakoi.sandbox.docker_listing import Listed, Usage, usage_of
+from kakoi.sandbox.docker_listing import Listed, Usage, disk_of, usage_of
 from kakoi.tasks.checkout import PROJECT, Checkout, CloneError
-from kakoi.tasks.dependencies import steps_for
+from kakoi.tasks.installing import install_all
 from kakoi.tasks.lifecycle import Status
 from kakoi.tasks.place import Environment
 from kakoi.tasks.pool import Pool
@@ -57,7 +57,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.5
-_INSTALL_S: Final = 600.0
 
 
 class ExecutionEnvironmentManager:
@@ -244,6 +243,10 @@ class ExecutionEnvironmentManager:
         names = [each.name for each in await self.existing() if each.status == "running"]
         return await usage_of(self._engine, names)
 
+    async def disk(self) -> dict[str, int]:
+        """How many bytes environments have written, running or not, by the same names."""
+        return await disk_of(self._engine, [each.name for each in await self.existing()])
+
     async def stats(self, counters: Counters | None = None) -> Stats:
         """What environments use, and what has failed: as counted here, if nobody says otherwise."""
         left = self.leftovers | set(await self.stale())
@@ -342,20 +345,9 @@ class ExecutionEnvironmentManager:
     async def _install_dependencies(self, container_id: str) -> None:
         """Install what the project depends on. A failure is told, and the task goes on."""
         environment = self._find(container_id)
-        channel = await environment.adapter.channel()
-        files = [
-            each.name for each in await channel.list_files(PROJECT) if each.kind in ("file", "link")
-        ]
-        for step in steps_for(files):
-            if step.before:
-                before = Command(command=step.before, cwd=PROJECT, timeout_s=_INSTALL_S)
-                await environment.adapter.run(before)
-            command = Command(command=step.command, cwd=PROJECT, timeout_s=_INSTALL_S)
-            result = await environment.adapter.run(command)
-            said = "" if result.ok else (result.stderr or result.stdout or result.error)[-2000:]
-            if not result.ok:
-                _log.warning("`%s` failed in task %s", step.command, environment.task_uuid)
-            environment.installed += (Installed(step, result.ok, said),)
+        environment.installed = await install_all(
+            environment.adapter, self.options.lists, task_uuid=environment.task_uuid
+        )
 
     # --- Taking away -------------------------------------------------------------------------
 

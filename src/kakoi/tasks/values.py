@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from kakoi.packages.allowlist import AllowlistConfig
 from kakoi.policy.profiles import load_policy
 from kakoi.policy.rules import Policy
 from kakoi.runner.commands import MIB
@@ -25,6 +26,7 @@ def _default_policy() -> Policy:
 class EnvironmentOptions:
     """What environments are like. `timeout_s` and `max_output_bytes` are those of one command.
 
+    `lists`: what the project's own files may ask for; None is everything.
     `pool_size`: how many started containers wait for the next tasks.
     """
 
@@ -33,6 +35,7 @@ class EnvironmentOptions:
     limits: Limits = field(default_factory=Limits)
     clone: CloneOptions = field(default_factory=CloneOptions)
     install_dependencies: bool = True
+    lists: AllowlistConfig | None = None
     timeout_s: float = 1800.0
     max_output_bytes: int = MIB
     stale_after: timedelta = timedelta(hours=24)

@@ -24,8 +24,9 @@ class Spec:
     end at the first operand), `single` (`-name value`, no clusters). Behind one of `stops` all
     words are operands. `skip` operands stand before what `operands` speaks of, unless one of
     `pattern_options` took their place. `anywhere`: the options before a subcommand may stand
-    behind it as well. `one_dash` are spellings of several letters behind one dash. A `strict` spec
-    knows every option: another one is an effect by itself.
+    behind it as well. `bare`: the subcommand that it runs if none is given. `one_dash` are
+    spellings of several letters behind one dash. A `strict` spec knows every option: another one
+    is an effect by itself.
     """
 
     style: Style = "gnu"
@@ -43,6 +44,7 @@ class Spec:
     strict: bool = False
     reader: str = ""
     subcommands: Mapping[str, "Spec"] = field(default_factory=dict)
+    bare: str = ""
     spellings: frozenset[str] = frozenset()
 
     @property

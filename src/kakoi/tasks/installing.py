@@ -1,0 +1,77 @@
+"""Install what a project depends on, in its environment. A failure is told, and the task goes on.
+
+Where only listed packages may be installed, each file is held against the lists first, and one that
+asks for anything else is not installed at all; nor is one that nobody here can read, such as a lock
+file.
+"""
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from kakoi.packages.allowlist import AllowlistConfig
+from kakoi.packages.manifests import check_manifest
+from kakoi.results import Reason
+from kakoi.runner.commands import Command
+from kakoi.sandbox.docker import DockerAdapter
+from kakoi.tasks.checkout import PROJECT
+from kakoi.tasks.dependencies import Step, steps_for
+from kakoi.tasks.values import Installed
+
+_log = logging.getLogger(__name__)
+_INSTALL_S: Final = 600.0
+_MAX_MANIFEST_BYTES: Final = 1024 * 1024
+_SAID: Final = 2000
+# Beside a listed package.json, these would say where packages come from, and which.
+_NODE_BESIDE: Final = (".npmrc", "npm-shrinkwrap.json")
+
+
+async def install_all(
+    adapter: DockerAdapter, lists: AllowlistConfig | None, *, task_uuid: str
+) -> tuple[Installed, ...]:
+    """One step after the other. `lists`: None lets a project ask for whatever it wants.
+
+    SandboxError: the environment itself is lost, and there is no task to go on.
+    """
+    found = await (await adapter.channel()).list_files(PROJECT)
+    files = [each.name for each in found if each.kind in ("file", "link")]
+    done = []
+    for step in steps_for(files):
+        objection = "" if lists is None else await _objection(adapter, step, files, lists)
+        done.append(
+            Installed(step, ok=False, said=objection) if objection else await _run(adapter, step)
+        )
+        if not done[-1].ok:
+            _log.warning("`%s` failed in task %s", step.command, task_uuid)
+    return tuple(done)
+
+
+async def _run(adapter: DockerAdapter, step: Step) -> Installed:
+    if step.before:
+        await adapter.run(Command(command=step.before, cwd=PROJECT, timeout_s=_INSTALL_S))
+    result = await adapter.run(Command(command=step.command, cwd=PROJECT, timeout_s=_INSTALL_S))
+    if result.reason is Reason.SANDBOX_LOST:
+        # A script may have ended the runner only. If the container is gone, this says so.
+        await (await adapter.channel()).stat_file(PROJECT)
+    said = "" if result.ok else (result.stderr or result.stdout or result.error)[-_SAID:]
+    return Installed(step, result.ok, said)
+
+
+async def _objection(
+    adapter: DockerAdapter, step: Step, files: Collection[str], lists: AllowlistConfig
+) -> str:
+    """Why the lists are against this step; empty if they are not."""
+    beside = [name for name in _NODE_BESIDE if name in files and step.file == "package.json"]
+    if beside:
+        return f"{step.file} is not installed: {beside[0]} beside it could change what it means"
+    try:
+        channel = await adapter.channel()
+        data = await channel.read_file(f"{PROJECT}/{step.file}", limit=_MAX_MANIFEST_BYTES)
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return f"{step.file} is not installed: it cannot be read ({error})"[:_SAID]
+    refused = check_manifest(step.file, text, lists)
+    if not refused:
+        return ""
+    entries = "; ".join(f"`{each.entry}`: {each.reason}" for each in refused)
+    return f"{step.file} is not installed, the lists are against it. {entries}"[:_SAID]
