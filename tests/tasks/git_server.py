@@ -4,6 +4,8 @@
 /private/NAME.git   for whoever knows the token, with any name
 /away/HOST/...      a redirect to http://HOST/...
 /hang/...           an answer that never comes
+/stall/NAME.git     half of each pack, and then nothing
+/last/NAME.git      half of a pack, and then there is no server any more
 /broken/...         a status of 503
 /seen               every Authorization header that came, one in a line
 """
@@ -38,7 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.reply(302, b"", Location=f"http://{host}/{rest}?{query}")
         elif kind == "private" and not self.knows(given):
             self.reply(401, b"", **{"WWW-Authenticate": 'Basic realm="git"'})
-        elif kind in ("open", "private", "cut"):
+        elif kind in ("open", "private", "cut", "stall", "last"):
             make(rest.partition(".git")[0])
             self.git(f"/{rest}", query)
         else:
@@ -77,7 +79,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         is_cut = self.path.startswith("/cut/") and self.command == "POST"
-        self.wfile.write(content[: len(content) // 2] if is_cut else content)
+        is_stalled = self.path.startswith("/stall/") and len(content) > 100_000
+        is_last = self.path.startswith("/last/") and len(content) > 100_000
+        is_half = is_cut or is_stalled or is_last
+        self.wfile.write(content[: len(content) // 2] if is_half else content)
+        if is_stalled:
+            threading.Event().wait()
+        if is_last:  # Whoever comes now finds nobody.
+            self.server.shutdown()
+            self.server.server_close()
 
 
 def commit(
@@ -128,3 +138,4 @@ def make(name: str) -> None:
 
 print("up", flush=True)
 http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
+threading.Event().wait()

@@ -65,7 +65,10 @@ def environment_options(settings: Settings) -> EnvironmentOptions:
             cpus=resources.cpu_limit,
             processes=resources.processes,
         ),
-        clone=CloneOptions(depth=tasks.clone.depth if tasks.clone.shallow else None),
+        clone=CloneOptions(
+            depth=tasks.clone.depth if tasks.clone.shallow else None,
+            known_hosts=tasks.clone.known_hosts,
+        ),
         install_dependencies=tasks.clone.auto_install_deps,
         lists=_lists(settings),
         timeout_s=settings.execution.timeout_seconds,

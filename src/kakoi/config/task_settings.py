@@ -44,6 +44,9 @@ class CloneSection:
         True, FLAG, "Only the newest commits.", also="command_executor.clone.shallow"
     )
     depth: int = described(1, COUNT, "How many of them.", also="command_executor.clone.depth")
+    known_hosts: str = described(
+        "", TEXT, "Keys of the hosts that are fetched from by ssh; empty is ~/.ssh/known_hosts."
+    )
     auto_install_deps: bool = described(
         True,
         FLAG,

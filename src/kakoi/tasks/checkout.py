@@ -20,7 +20,7 @@ from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import SpawnOptions
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command
-from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote
+from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote, ssh_command
 from kakoi.tasks.task import Task
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ _DEEPEN: Final = (50, 500, 5000)
 _NO_GIT: Final = "the image has no git"
 _CAUSES: Final = (
     (_NO_GIT, "could not begin"),
-    (r"Authentication failed|could not read (Username|Password)|error: 40[13]", "refused us"),
+    (r"Host key verification failed|No .* host key is known", "has a host key that is not known"),
+    (r"Permission denied \(|Authentication failed|could not read (Username|Password)|error: 40[13]",
+     "refused us"),
     (r"Remote branch .* not found|couldn't find remote ref", "has no such branch"),
     (r"not found|does not appear to be a git repository|does not exist|error: 404", "is not there"),
     (r"No space left on device|Disk quota|unable to write file", "does not fit on the disk"),
@@ -54,11 +56,13 @@ class CloneError(SandboxError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneOptions:
     """`depth`: how many commits; None is all. `timeout_s`: for one git process in all;
-    `stall_s`: without a byte from the server."""
+    `stall_s`: without a byte from the server. `known_hosts`: a file of ssh's with the keys of hosts
+    that we talk to; empty is the user's own."""
 
     depth: int | None = 1
     timeout_s: float = 1800.0
     stall_s: float = 60.0
+    known_hosts: str = ""
 
 
 class _Sleeps(Protocol):
@@ -172,7 +176,7 @@ class Checkout:
     async def _carry_in(self, remote: Remote, task: Task) -> None:
         with tempfile.TemporaryDirectory(prefix="kakoi-clone-") as folder:
             bundle = await self._fetch_here(remote, task, folder)
-            await self._send(bundle)
+            await self._send(bundle, remote)
         branch = [] if task.source_branch is None else ["--branch", task.source_branch]
         steps = [
             ["git", "clone", "--quiet", *branch, "--", _BUNDLE, PROJECT],
@@ -186,16 +190,17 @@ class Checkout:
 
     async def _fetch_here(self, remote: Remote, task: Task, folder: str) -> Path:
         """A bundle of the project, made by our own git with our own keys."""
-        variables = dict(git_variables())
-        if remote.scheme == "ssh":
-            variables |= {**self._ssh_env, "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
+        options = self._options
         bare, bundle = Path(folder, "project.git"), Path(folder, "project.bundle")
         only = [] if task.source_branch is None else ["--branch", task.source_branch]
-        for argv in (
-            ["clone", "--quiet", "--bare", *only, "--", remote.url, str(bare)],
-            ["-C", str(bare), "bundle", "create", "--quiet", str(bundle), "HEAD", "--branches"],
-        ):
-            await self._git_here(argv, variables, remote)
+        lent = {}
+        if remote.scheme == "ssh":  # For this one process: none of the others needs our keys.
+            ssh = ssh_command(known_hosts=options.known_hosts, stall_s=options.stall_s)
+            lent = {**self._ssh_env, "GIT_SSH_COMMAND": ssh}
+        clone = ["clone", "--quiet", "--bare", *only, "--", remote.url, str(bare)]
+        await self._git_here(clone, {**git_variables(), **lent}, remote)
+        pack = ["-C", str(bare), "bundle", "create", "--quiet", str(bundle), "HEAD", "--branches"]
+        await self._git_here(pack, git_variables(), remote)
         return bundle
 
     async def _git_here(
@@ -210,7 +215,7 @@ class Checkout:
         if done.exit_code != 0:
             raise _clone_error(done.stderr, remote)
 
-    async def _send(self, bundle: Path) -> None:
+    async def _send(self, bundle: Path, remote: Remote) -> None:
         command = Command(command=["tee", _BUNDLE], stdin_open=True, max_output_bytes=0)
         file = await asyncio.to_thread(bundle.open, "rb")
         with contextlib.closing(file):
@@ -220,10 +225,7 @@ class Checkout:
                 await running.close_stdin()
                 result = await running.result()
         if not result.ok:
-            raise CloneError(
-                f"the project could not be carried into its environment: {result.stderr.strip()}",
-                details={"cause": "could not be written"},
-            )
+            raise _failure(result, remote, None)
 
 
 def _failure(
@@ -244,16 +246,23 @@ def _failure(
 
 
 def _clone_error(said: str, remote: Remote) -> CloneError:
-    cause = next((words for pattern, words in _CAUSES if re.search(pattern, said)), "failed")
-    last = said.strip().splitlines()[-1:] or ["git said nothing"]
+    cause, told = "failed", (said.strip().splitlines() or ["git said nothing"])[-1]
+    for pattern, words in _CAUSES:
+        if found := re.search(f"^.*(?:{pattern}).*$", said, re.MULTILINE):
+            cause, told = words, found[0]
+            break
     hints = {
-        "refused us": "is GITHUB_PERSONAL_ACCESS_TOKEN or GITLAB_PERSONAL_ACCESS_TOKEN set, and may"
+        "refused us": "is the key in your ssh agent (ssh-add -l), and may it read this repository?"
+        if remote.scheme == "ssh"
+        else "is GITHUB_PERSONAL_ACCESS_TOKEN or GITLAB_PERSONAL_ACCESS_TOKEN set, and may"
         " it read this repository?",
+        "has a host key that is not known": "ask its owner for the key, and add it to the file of"
+        " known hosts (tasks.clone.known_hosts, else ~/.ssh/known_hosts)",
         "could not begin": "name an image with git in tasks.base_image",
         "does not fit on the disk": "make room on the disk of the engine, or clone with less depth",
     }
     return CloneError(
-        f"cloning {remote.url} failed: it {cause} ({last[0][:300]})",
+        f"cloning {remote.url} failed: it {cause} ({told.strip()[:300]})",
         details={"cause": cause, "repository": remote.url, "stderr": said[-2000:]},
         hint=hints.get(cause, "look at the address, and try `git ls-remote` with it"),
     )

@@ -6,6 +6,7 @@ it was given for wants one: not even a redirect takes it to another.
 
 import base64
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -97,6 +98,29 @@ def _unknown(address: str) -> ConfigurationError:
         f"the repository's address is {shown!r}; git could not be given that",
         hint="use https://host/path, ssh://host/path, git@host:path or file:///path",
     )
+
+
+def ssh_command(*, known_hosts: str = "", stall_s: float = 60.0) -> str:
+    """What git is to run for ssh, for the one process that fetches a project.
+
+    Nobody is asked. A host whose key is not known, or is another, is not talked to, whatever the
+    user's own settings say; and nothing of ours, such as our agent, is there for that host.
+    """
+    wait = max(1, round(stall_s))
+    options = [
+        "BatchMode=yes",
+        "StrictHostKeyChecking=yes",
+        "ForwardAgent=no",
+        "ClearAllForwardings=yes",
+        "PermitLocalCommand=no",
+        "ControlPath=none",
+        f"ConnectTimeout={wait}",
+        f"ServerAliveInterval={wait}",
+        "ServerAliveCountMax=1",
+    ]
+    if known_hosts:
+        options.append(f'UserKnownHostsFile="{known_hosts}"')
+    return shlex.join(["ssh", *(word for each in options for word in ("-o", each))])
 
 
 def git_variables(

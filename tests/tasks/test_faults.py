@@ -1,0 +1,272 @@
+"""What breaks while an environment is made: the engine, the container, the line, the disk.
+
+Whatever it is, `prepare` says so in time, and one sweep leaves nothing.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kakoi.errors import EnvironmentUnavailableError, KakoiError, SandboxError
+from kakoi.process.executor import ProcessExecutor
+from kakoi.process.options import ProcessResult, SpawnOptions
+from kakoi.tasks.checkout import CloneError, CloneOptions
+from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
+from kakoi.tasks.task import Task, container_name
+from tests.tasks.conftest import Make
+from tests.tasks.hosting import (
+    PYTHON,
+    GitServer,
+    a_task,
+    containers,
+    docker,
+    now,
+    start_server,
+    wait_until,
+)
+from tests.tasks.own_engine import OwnEngine
+
+pytestmark = pytest.mark.anyio
+
+_OPTIONS = SpawnOptions()
+# What only looks at something: an engine that is back by then has nothing to tell.
+LOOKING = ("docker container", "docker image", "docker info")
+Fault = Callable[[], Awaitable[None]]
+
+
+async def nothing() -> None:
+    return None
+
+
+class Breaking(ProcessExecutor):
+    """Counts the programs that a manager starts, and lets something break at one of them.
+
+    `at`: its number, from 1, or the name of a step of `Steps`; `before` breaks it, `after` mends it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+        self.at: int | str = 0
+        self.before: Fault = nothing
+        self.after: Fault = nothing
+
+    async def spawn(
+        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+    ) -> ProcessResult:
+        self.steps.append(f"{command} {args[0]}")
+        if len(self.steps) != self.at:
+            return await super().spawn(command, args, options)
+        await self.before()
+        try:
+            return await super().spawn(command, args, options)
+        finally:
+            await self.after()
+
+
+class Steps(ExecutionEnvironmentManager):
+    """Lets something break before its own steps, too."""
+
+    async def _clone_project(self, container_id: str, task: Task) -> None:
+        await self._break("clone")
+        await super()._clone_project(container_id, task)
+
+    async def _install_dependencies(self, container_id: str) -> None:
+        await self._break("dependencies")
+        await super()._install_dependencies(container_id)
+
+    async def _break(self, step: str) -> None:
+        executor = breaking(self)
+        if executor.at == step:
+            await executor.before()
+            await executor.after()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> str:
+    script = "git init -q -b main p; cd p; touch requirements.txt; git add -A; git -c user.name=a -c user.email=a@b commit -qm x"
+    subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True)
+    return f"file://{tmp_path}/p"
+
+
+async def prepared(manager: ExecutionEnvironmentManager, task: Task) -> str:
+    """`ready`, or the code of the error that is ours; in time."""
+    async with asyncio.timeout(180):
+        try:
+            return (await manager.prepare(task)).status
+        except KakoiError as error:
+            return error.code
+
+
+# --- The engine ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own_engine(engine: None) -> Iterator[OwnEngine]:
+    if os.geteuid() != 0 or shutil.which("dockerd") is None or shutil.which("unshare") is None:
+        pytest.skip("only root can start an engine, with dockerd and unshare")
+    own = OwnEngine(Path(tempfile.mkdtemp(prefix="kakoi-engine-")))
+    try:
+        own.start()
+        own.load(PYTHON)
+        yield own
+    finally:
+        own.end()
+
+
+def manager_of(
+    own: OwnEngine, *, at: int | str = 0, before: Fault = nothing, after: Fault = nothing
+) -> Steps:
+    """A manager on that engine; see `Breaking` and `Steps`."""
+    executor = Breaking()
+    executor.at, executor.before, executor.after = at, before, after
+    env = {"DOCKER_HOST": own.host}
+    options = EnvironmentOptions(image=PYTHON)
+    return Steps(options, clock=now, owner="test", executor=executor, engine_env=env)
+
+
+def breaking(manager: ExecutionEnvironmentManager) -> Breaking:
+    executor = manager._executor
+    assert isinstance(executor, Breaking)
+    return executor
+
+
+def left_of(own: OwnEngine) -> dict[str, object]:
+    """Everything of containers that an engine has."""
+    return {
+        "containers": own.docker("ps", "-aq").split(),
+        "volumes": own.docker("volume", "ls", "-q").split(),
+        "networks": sorted(own.docker("network", "ls", "--format", "{{.Name}}").split()),
+        "mounts": own.mounts(),
+        "processes": len(own.processes()),
+    }
+
+
+@pytest.mark.parametrize("mended", ["afterwards", "at once"])
+async def test_an_engine_that_stops_at_any_step_leaves_nothing_behind(
+    own_engine: OwnEngine, here: str, mended: str
+) -> None:
+    clean = left_of(own_engine)
+    whole = manager_of(own_engine)
+    task = a_task(here)
+    assert await prepared(whole, task) == "ready"
+    await whole.cleanup(task.uuid)
+    await whole.close()
+    steps = breaking(whole).steps
+    steps = steps[: steps.index("docker stop")]
+    for wanted in ("docker create", "docker cp", "docker start", "git clone"):
+        assert wanted in steps
+
+    async def stop() -> None:
+        await asyncio.to_thread(own_engine.stop)
+        if mended == "at once":
+            await asyncio.to_thread(own_engine.start)
+
+    async def start() -> None:
+        if mended == "afterwards":
+            await asyncio.to_thread(own_engine.start)
+
+    said = {}
+    for number, name in [*enumerate(steps, 1), (0, "clone"), (0, "dependencies")]:
+        if mended == "at once" and name in LOOKING:
+            continue
+        manager = manager_of(own_engine, at=number or name, before=stop, after=start)
+        said[number, name] = await prepared(manager, a_task(here))
+        await manager.close()
+        sweeper = manager_of(own_engine)
+        await sweeper.cleanup_stale_containers(older_than=timedelta(0))
+        assert sweeper.leftovers == set()
+        await asyncio.to_thread(wait_until, lambda: left_of(own_engine) == clean)
+    # What has lost its container is not called ready.
+    assert said[0, "clone"] == said[0, "dependencies"] == SandboxError.code
+    assert set(said.values()) <= {"ready", SandboxError.code, EnvironmentUnavailableError.code}
+
+
+# --- The container ---------------------------------------------------------------------------
+
+
+async def test_a_container_that_somebody_removes_at_any_step_is_missed(
+    make: Make, owner: str, here: str
+) -> None:
+    volumes = docker("volume", "ls", "-q", "--filter", "label=kakoi.owner").split()
+    executor = Breaking()
+    whole = make(executor=executor)
+    task = a_task(here)
+    assert await prepared(whole, task) == "ready"
+    steps = list(executor.steps)
+    await whole.cleanup(task.uuid)
+    said = {}
+    after_create = steps.index("docker create") + 1
+    for number, name in [*enumerate(steps, 1), (0, "clone"), (0, "dependencies")]:
+        if 0 < number <= after_create:
+            continue  # There is none to remove yet.
+        executor = Breaking()
+        manager = make(executor=executor, kind=Steps)
+        task = a_task(here)
+
+        async def remove(name: str = container_name(task.uuid)) -> None:
+            await asyncio.to_thread(docker, "rm", "-f", "-v", name)
+
+        executor.at, executor.before = number or name, remove
+        said[number, name] = await prepared(manager, task)
+        if said[number, name] == "ready":  # Another one was made in its place.
+            info = manager.active()[0]
+            assert (await manager.execute(info.container_id, "echo works")).stdout == "works\n"
+            await manager.cleanup(task.uuid)
+        assert containers(owner) == []
+    assert said[0, "clone"] == said[0, "dependencies"] == SandboxError.code
+    assert docker("volume", "ls", "-q", "--filter", "label=kakoi.owner").split() == volumes
+
+
+async def test_a_container_that_goes_in_the_middle_of_its_clone_is_missed_at_once(
+    make: Make, owner: str, git: GitServer
+) -> None:
+    manager = make()
+    task = a_task(git.url("hang/project"))
+    preparing = asyncio.create_task(manager.prepare(task))
+    name = container_name(task.uuid)
+
+    def is_cloning() -> bool:
+        argv = ["docker", "exec", name, "sh", "-c", "cat /proc/[0-9]*/cmdline"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        return "remote-http" in done.stdout
+
+    await asyncio.to_thread(wait_until, is_cloning)
+    await asyncio.to_thread(docker, "rm", "-f", name)
+    with pytest.raises(SandboxError, match="lost while its project was cloned"):
+        async with asyncio.timeout(60):
+            await preparing
+    assert containers(owner) == []
+    assert manager.active() == []
+
+
+# --- The line --------------------------------------------------------------------------------
+
+
+async def test_a_server_that_dies_in_the_middle_of_the_pack_is_a_clone_error(
+    make: Make, owner: str
+) -> None:
+    server = start_server(owner)
+    with pytest.raises(CloneError, match=r"could not be reached \(.*(refused|Failed to connect)"):
+        async with asyncio.timeout(180):
+            await make().prepare(a_task(server.url("last/heavy")))
+    assert containers(owner) == [server.name]
+    docker("rm", "-f", "-v", server.name)
+
+
+async def test_a_server_that_falls_silent_in_the_middle_of_the_pack_is_given_up(
+    make: Make, owner: str, git: GitServer
+) -> None:
+    manager = make(clone=CloneOptions(stall_s=1))
+    with pytest.raises(CloneError, match="could not be reached") as failure:
+        async with asyncio.timeout(180):
+            await manager.prepare(a_task(git.url("stall/heavy")))
+    assert "too slow" in str(failure.value.details["stderr"])
+    assert containers(owner) == []
