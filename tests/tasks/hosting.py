@@ -55,6 +55,15 @@ def a_task(
     )
 
 
+def a_repository(folder: Path, files: dict[str, str]) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    script = "git init -q -b main; git add -A; git -c user.name=a -c user.email=a@b commit -qm x"
+    subprocess.run(["sh", "-ec", script], cwd=folder, check=True, timeout=60)
+    return f"file://{folder}"
+
+
 @dataclass(frozen=True)
 class GitServer:
     """A container that serves git; see git_server.py."""

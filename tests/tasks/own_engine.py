@@ -99,7 +99,9 @@ class OwnEngine:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(each) for each in _read(f"/proc/{pid}/task/{pid}/children").split()]
+    # Of each thread: a child belongs to the one that started it.
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(each) for file in files for each in _read(str(file)).split()]
 
 
 def _read(path: str) -> str:

@@ -24,6 +24,7 @@ from tests.tasks.conftest import Make
 from tests.tasks.hosting import (
     PYTHON,
     GitServer,
+    a_repository,
     a_task,
     containers,
     docker,
@@ -91,9 +92,7 @@ class Steps(ExecutionEnvironmentManager):
 
 @pytest.fixture
 def here(tmp_path: Path) -> str:
-    script = "git init -q -b main p; cd p; touch requirements.txt; git add -A; git -c user.name=a -c user.email=a@b commit -qm x"
-    subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True)
-    return f"file://{tmp_path}/p"
+    return a_repository(tmp_path / "p", {"requirements.txt": ""})
 
 
 async def prepared(manager: ExecutionEnvironmentManager, task: Task) -> str:
@@ -270,3 +269,31 @@ async def test_a_server_that_falls_silent_in_the_middle_of_the_pack_is_given_up(
             await manager.prepare(a_task(git.url("stall/heavy")))
     assert "too slow" in str(failure.value.details["stderr"])
     assert containers(owner) == []
+
+
+# --- The disk --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["over http", "carried in"])
+async def test_a_disk_that_is_full_in_the_middle_of_a_clone_is_said_and_nothing_stays(
+    make: Make, owner: str, git: GitServer, tmp_path: Path, way: str
+) -> None:
+    """A small disk is what /dev/shm of a container is; the project goes there."""
+    big = {"big": os.urandom(1 << 21).hex()}
+    repository = a_repository(tmp_path / "p", big)
+    task = a_task(git.url("open/heavy") if way == "over http" else repository)
+    executor = Breaking()
+    manager = make(executor=executor, kind=Steps)
+    small = "for each in project tmp; do rmdir $each; mkdir /dev/shm/$each; ln -s /dev/shm/$each .; done; head -c 66500000 /dev/zero >/dev/shm/fill"
+
+    async def shrink() -> None:
+        name = container_name(task.uuid)
+        argv = ["exec", "-u", "65533", "-w", "/workspace", name, "sh", "-ec", small]
+        await asyncio.to_thread(docker, *argv)
+
+    executor.at, executor.before = "clone", shrink
+    with pytest.raises(CloneError, match="does not fit on the disk") as failure:
+        await manager.prepare(task)
+    assert "make room" in (failure.value.hint or "")
+    assert containers(owner) == []
+    assert manager.counters.clone_failures == 1

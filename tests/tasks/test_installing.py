@@ -1,6 +1,5 @@
 """A project's dependencies where only listed packages may be installed, in real containers."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,12 @@ from kakoi.packages.allowlist import AllowlistConfig, parse
 from kakoi.packages.install import read_lists
 from kakoi.tasks.environments import ContainerInfo
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import a_task, docker
+from tests.tasks.hosting import a_repository, a_task, docker
 
 pytestmark = pytest.mark.anyio
 
 BASE = "kakoi-test:base"
 LISTS = AllowlistConfig(pip=parse("pip", "requests\n"), npm=parse("npm", "typescript\n"))
-
-
-def a_repository(folder: Path, files: dict[str, str]) -> str:
-    folder.mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    script = "git init -q -b main; git add -A; git -c user.name=a -c user.email=a@b commit -qm x"
-    subprocess.run(["sh", "-ec", script], cwd=folder, check=True, timeout=60)
-    return f"file://{folder}"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Final
 
 from kakoi.audit import AuditLog
 from kakoi.config.credentials import credential_for
+from kakoi.config.loading import PROJECT_FILES, with_project
 from kakoi.config.policies import policy_from
 from kakoi.config.recording import default_audit_file
 from kakoi.config.settings import Settings
@@ -36,6 +37,8 @@ def environment_manager(
         credential_for=credential_for,
         ssh_env={name: os.environ[name] for name in _SSH if name in os.environ},
         audit=AuditLog(path, clock=now),
+        project_files=PROJECT_FILES,
+        read_project=lambda files: environment_options(with_project(settings, files)),
     )
 
 
@@ -59,6 +62,7 @@ def environment_options(settings: Settings) -> EnvironmentOptions:
         )
     return EnvironmentOptions(
         image=tasks.base_image,
+        dockerfile=tasks.dockerfile,
         network="bridge" if tasks.network.external_access else "none",
         limits=Limits(
             memory_bytes=resources.memory_limit,

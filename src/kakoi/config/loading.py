@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from kakoi.config.files import read_items, user_folder
 from kakoi.config.setting import Setting
-from kakoi.config.settings import Settings, build, defaults, table
-from kakoi.documents import Item
+from kakoi.config.settings import Settings, build, defaults, table, value_at
+from kakoi.documents import Item, yaml_items
 from kakoi.errors import ConfigurationError
 
 PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")
@@ -80,7 +80,7 @@ def load_settings(
         values[name], origins[name] = value, origin
     project = None if workspace is None else project_file(workspace)
     if project is not None:
-        _apply_project(project, values, origins)
+        _apply_project(project, read_items(project) or [], values, origins)
     for name, value, origin in _environment_values(given):
         values[name], origins[name] = value, origin
     for name, value in (call or {}).items():
@@ -151,8 +151,28 @@ def _unknown(written: str, where: str, file: str) -> ConfigurationError:
 # --- A project -------------------------------------------------------------------------------
 
 
-def _apply_project(path: Path, values: dict[str, Any], origins: dict[str, str]) -> None:
-    for name, value, origin in _file_values(path, read_items(path) or []):
+def with_project(
+    settings: Settings, files: Mapping[str, bytes], *, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """`settings`, and what a project's own file of these adds to them; the environment wins."""
+    if len(files) > 1:
+        raise ConfigurationError(f"the project has {' and '.join(files)}", hint="keep one of them")
+    values = {path: value_at(settings, path) for path in table()}
+    for name, data in files.items():
+        path = Path(name)
+        try:
+            items = list(yaml_items(data.decode(), path))
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"the project's {name} is no UTF-8 text") from None
+        _apply_project(path, items, values, {})
+    given = os.environ if environ is None else environ
+    return build({**values, **{path: value for path, value, _ in _environment_values(given)}})
+
+
+def _apply_project(
+    path: Path, items: Sequence[Item], values: dict[str, Any], origins: dict[str, str]
+) -> None:
+    for name, value, origin in _file_values(path, items):
         setting = table()[name]
         before = values.get(name, defaults()[name])
         if setting.project == "add":

@@ -147,6 +147,12 @@ class TaskSection:
         also="command_executor.docker.base_image",
         project="choose",
     )
+    dockerfile: str = described(
+        "",
+        TEXT,
+        "A Dockerfile in the project, to build the image from instead.",
+        project="choose",
+    )
     pool_size: int = described(
         0, FROM_ZERO, "How many started environments wait for the next tasks."
     )

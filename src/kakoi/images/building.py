@@ -97,7 +97,7 @@ class Builder:
         )
         if done.exit_code != 0:
             raise SandboxError(
-                f"building {order.name} failed: {_end_of(done.stdout + done.stderr)}",
+                f"building {order.name} failed: {end_of(done.stdout + done.stderr)}",
                 hint="without a registry: kakoi image build --without-registry",
             )
         await self._forget(before, order)
@@ -118,7 +118,7 @@ class Builder:
                 timeout_s=_BUILD_S,
             )
         if done.exit_code != 0:
-            raise SandboxError(f"importing {order.name} failed: {_end_of(done.stderr)}")
+            raise SandboxError(f"importing {order.name} failed: {end_of(done.stderr)}")
         await self._forget(before, order)
 
     async def _forget(self, before: Image | None, order: Order) -> None:
@@ -148,7 +148,7 @@ class Builder:
         if done.exit_code != 0:
             part.unlink(missing_ok=True)
             raise SandboxError(
-                f"mmdebstrap failed: {_end_of(done.stdout + done.stderr)}",
+                f"mmdebstrap failed: {end_of(done.stdout + done.stderr)}",
                 hint="does `apt-get update` work on this machine? It needs the same sources",
             )
         part.replace(tree)
@@ -195,7 +195,7 @@ def find_sources(named: str = "") -> Path | None:
     return None
 
 
-def _end_of(said: str) -> str:
+def end_of(said: str) -> str:
     """What went wrong, as far as it is told at the end."""
     lines = [line.strip() for line in redact(said).splitlines() if line.strip()]
     return " | ".join(lines[-_LAST_LINES:])

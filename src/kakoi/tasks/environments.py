@@ -8,14 +8,13 @@ The names and labels of containers are the only register: after `kill -9`, a swe
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from kakoi.audit import AuditLog
-from kakoi.errors import ConfigurationError, KakoiError, SandboxError
+from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.gate import Approver, Gate, Labels
 from kakoi.process.executor import ProcessExecutor
 from kakoi.results import ExecutionResult, Reason
@@ -25,17 +24,17 @@ from kakoi.sandbox.docker_cli import DockerSettings, Program, Tag
 from kakoi.sandbox.docker_container import default_owner, finish
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.docker_listing import Listed, Usage, disk_of, usage_of
-from kakoi.tasks.checkout import PROJECT, Checkout, CloneError
+from kakoi.tasks.checkout import PROJECT, Checkout
 from kakoi.tasks.installing import install_all
 from kakoi.tasks.lifecycle import Status
 from kakoi.tasks.place import Environment
 from kakoi.tasks.pool import Pool
-from kakoi.tasks.pool_names import is_pooled
+from kakoi.tasks.projects import Projects, Read, build_engine
 from kakoi.tasks.recording import recorded
 from kakoi.tasks.remotes import Credential
-from kakoi.tasks.removal import Removal, stale
+from kakoi.tasks.removal import Removal, stale, sweep_once
 from kakoi.tasks.stats import Stats, measure
-from kakoi.tasks.task import PREFIX, Task, container_name
+from kakoi.tasks.task import Task, container_name
 from kakoi.tasks.values import (
     TEMPORARY,
     WORKSPACE,
@@ -64,7 +63,8 @@ class ExecutionEnvironmentManager:
 
     `clock`: the time of day, with its zone. `credential_for`: a secret for a repository's address,
     or None. `ssh_env`: variables of ssh, for repositories that are fetched by it.
-    `owner`: whose containers these are; nobody else's are touched.
+    `owner`: whose containers these are; nobody else's are touched. `project_files`,
+    `read_project`: what a project's own settings make of `options`; see projects.py.
     """
 
     def __init__(
@@ -81,6 +81,8 @@ class ExecutionEnvironmentManager:
         audit: AuditLog | None = None,
         approver: Approver | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        project_files: tuple[str, ...] = (),
+        read_project: Read | None = None,
     ) -> None:
         self.options = options or EnvironmentOptions()
         self.counters = Counters()
@@ -98,6 +100,9 @@ class ExecutionEnvironmentManager:
         self._approver = approver
         self._sleep = sleep
         self._active: dict[str, Environment] = {}
+        self._own: dict[str, EnvironmentOptions] = {}  # Of tasks whose projects say something.
+        builder = build_engine(self._executor, program, self._engine_env)
+        self._projects = Projects(project_files, read_project, builder)
         self._preparing: set[str] = set()
         self._removal = Removal(self._engine, owner=self._owner, clock=clock)
         self._pool = Pool(
@@ -129,7 +134,7 @@ class ExecutionEnvironmentManager:
                 try:
                     return await self._prepare(task)
                 except BaseException as error:
-                    self._count(error)
+                    self.counters.count(error)
                     await finish(self.cleanup(task.uuid))
                     raise
         finally:
@@ -139,6 +144,7 @@ class ExecutionEnvironmentManager:
     async def _prepare(self, task: Task) -> ContainerInfo:
         container_id = await self._create_container(task)
         await self._clone_project(container_id, task)
+        container_id = await self._heed_project(container_id, task)
         if self.options.install_dependencies:
             await self._install_dependencies(container_id)
         environment = self._find(container_id)
@@ -154,7 +160,7 @@ class ExecutionEnvironmentManager:
         ConfigurationError: it is no environment of ours. SandboxError: its container is gone.
         """
         environment = self._find(container_id)
-        options = self.options
+        options = self._options_of(environment.task_uuid)
         environment.lifecycle.begin_command()
         try:
             result = await environment.gate.run(
@@ -222,11 +228,7 @@ class ExecutionEnvironmentManager:
 
     async def existing(self) -> list[Listed]:
         """Every environment of ours that there is, also those of other runs, by its task."""
-        return [
-            dataclasses.replace(each, task=each.name.removeprefix(PREFIX))
-            for each in await self._removal.existing()
-            if each.name.startswith(PREFIX) and not is_pooled(each.name)
-        ]
+        return await self._removal.existing_tasks()
 
     async def stale(self, older_than: timedelta | None = None) -> list[str]:
         """The names that `cleanup_stale_containers` would remove now."""
@@ -272,12 +274,7 @@ class ExecutionEnvironmentManager:
     ) -> None:
         """Look for leftovers now, and again after each `interval`, until cancelled."""
         while True:
-            try:
-                removed = await self.cleanup_stale_containers()
-                if removed:
-                    _log.warning("removed what was left behind: %s", ", ".join(removed))
-            except KakoiError as error:
-                _log.warning("could not look for leftovers: %s", error)
+            await sweep_once(self.cleanup_stale_containers)
             await sleep(interval.total_seconds())
 
     # --- Making ------------------------------------------------------------------------------
@@ -300,21 +297,24 @@ class ExecutionEnvironmentManager:
         )
 
     def _environment(self, task_uuid: str, adapter: DockerAdapter) -> Environment:
-        gate = Gate(
-            self.options.policy,
+        return Environment(task_uuid, adapter, self._gate(task_uuid, adapter), self._clock())
+
+    def _gate(self, task_uuid: str, adapter: DockerAdapter) -> Gate:
+        return Gate(
+            self._options_of(task_uuid).policy,
             adapter,
             cwd=PROJECT,
             audit=self._audit,
             approver=self._approver,
             labels=Labels(task=task_uuid),
         )
-        return Environment(task_uuid, adapter, gate, self._clock())
 
     async def _create_container(self, task: Task) -> str:
         """A started container of the task's name: one that waited, or a new one. Gives its id."""
         name = container_name(task.uuid)
-        claimed = await self._pool.claim(self.options.container, name)
-        adapter = claimed or self._adapter(self.options.container, name, task.uuid)
+        settings = self._options_of(task.uuid).container
+        claimed = await self._pool.claim(settings, name)
+        adapter = claimed or self._adapter(settings, name, task.uuid)
         environment = self._active[task.uuid] = self._environment(task.uuid, adapter)
         if claimed is None:
             await self._open(adapter, name)
@@ -342,11 +342,28 @@ class ExecutionEnvironmentManager:
         checkout = Checkout(channel, self._executor, clone, ssh_env=self._ssh_env)
         await checkout.clone(task, self._credential_for(task.repository))
 
+    async def _heed_project(self, container_id: str, task: Task) -> str:
+        """Do as the project's own settings say. If they want another container, it is there."""
+        environment = self._find(container_id)
+        own = await self._projects.options(await environment.adapter.channel(), self.options)
+        if own is self.options:
+            return container_id
+        if own.container == self.options.container:
+            self._own[task.uuid] = own
+            environment.gate = self._gate(task.uuid, environment.adapter)
+            return container_id
+        await self._cleanup(task.uuid)
+        self._own[task.uuid] = own
+        container_id = await self._create_container(task)
+        await self._clone_project(container_id, task)
+        return container_id
+
     async def _install_dependencies(self, container_id: str) -> None:
         """Install what the project depends on. A failure is told, and the task goes on."""
         environment = self._find(container_id)
+        lists = self._options_of(environment.task_uuid).lists
         environment.installed = await install_all(
-            environment.adapter, self.options.lists, task_uuid=environment.task_uuid
+            environment.adapter, lists, task_uuid=environment.task_uuid
         )
 
     # --- Taking away -------------------------------------------------------------------------
@@ -354,6 +371,7 @@ class ExecutionEnvironmentManager:
     async def _cleanup(self, task_uuid: str) -> None:
         name = container_name(task_uuid)
         environment = self._active.pop(task_uuid, None)
+        self._own.pop(task_uuid, None)
         if environment is not None:
             environment.lifecycle.move(Status.STOPPED)
         is_gone = await self._remove_container(name)
@@ -374,8 +392,5 @@ class ExecutionEnvironmentManager:
             hint="use the container_id that `prepare` gave",
         )
 
-    def _count(self, error: BaseException) -> None:
-        if isinstance(error, CloneError):
-            self.counters.clone_failures += 1
-        elif isinstance(error, SandboxError):
-            self.counters.create_failures += 1
+    def _options_of(self, task_uuid: str) -> EnvironmentOptions:
+        return self._own.get(task_uuid, self.options)

@@ -1,8 +1,9 @@
 """Taking containers away: stopped with care, removed for certain, or written down as left over."""
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -52,6 +53,14 @@ class Removal:
         found = await list_containers(self._engine, owner=self._owner)
         return [each for each in found if each.name.startswith((PREFIX, HELPER))]
 
+    async def existing_tasks(self) -> list[Listed]:
+        """Those of them that have a task, by its name."""
+        return [
+            dataclasses.replace(each, task=each.name.removeprefix(PREFIX))
+            for each in await self.existing()
+            if each.name.startswith(PREFIX) and not is_pooled(each.name)
+        ]
+
     async def sweep(self, *, older_than: timedelta, keep: Collection[str]) -> list[str]:
         """Remove what is stale or left over, but for the names in `keep`; returns what is gone."""
         found = await self.existing()
@@ -67,6 +76,16 @@ class Removal:
 
         gone = await asyncio.gather(*(remove(name) for name in names))
         return [name for name, is_gone in zip(names, gone, strict=True) if is_gone]
+
+
+async def sweep_once(sweep: Callable[[], Awaitable[list[str]]]) -> None:
+    """One of many sweeps: what it removed and what failed is told, and nothing is raised."""
+    try:
+        removed = await sweep()
+        if removed:
+            _log.warning("removed what was left behind: %s", ", ".join(removed))
+    except KakoiError as error:
+        _log.warning("could not look for leftovers: %s", error)
 
 
 def stale(

@@ -4,13 +4,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from kakoi.errors import SandboxError
 from kakoi.packages.allowlist import AllowlistConfig
 from kakoi.policy.profiles import load_policy
 from kakoi.policy.rules import Policy
 from kakoi.runner.commands import MIB
 from kakoi.sandbox.adapter import Limits, Network
 from kakoi.sandbox.docker_cli import DockerSettings
-from kakoi.tasks.checkout import PROJECT, CloneOptions
+from kakoi.tasks.checkout import PROJECT, CloneError, CloneOptions
 from kakoi.tasks.dependencies import Step
 from kakoi.tasks.task import DEFAULT_IMAGE
 
@@ -26,11 +27,13 @@ def _default_policy() -> Policy:
 class EnvironmentOptions:
     """What environments are like. `timeout_s` and `max_output_bytes` are those of one command.
 
+    `dockerfile`: a path in the project; the image that it describes takes the place of `image`.
     `lists`: what the project's own files may ask for; None is everything.
     `pool_size`: how many started containers wait for the next tasks.
     """
 
     image: str = DEFAULT_IMAGE
+    dockerfile: str = ""
     network: Network = "bridge"
     limits: Limits = field(default_factory=Limits)
     clone: CloneOptions = field(default_factory=CloneOptions)
@@ -87,3 +90,10 @@ class Counters:
     clone_failures: int = 0
     timeouts: int = 0
     commands: int = 0
+
+    def count(self, error: BaseException) -> None:
+        """An environment could not be made."""
+        self.clone_failures += isinstance(error, CloneError)
+        self.create_failures += isinstance(error, SandboxError) and not isinstance(
+            error, CloneError
+        )

@@ -1,0 +1,270 @@
+"""A project names its own image or Dockerfile: strangers wrote it, and it is built apart."""
+
+import asyncio
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kakoi.config.environments import environment_manager
+from kakoi.config.loading import with_project
+from kakoi.config.settings import (
+    AuditSection,
+    ResourceSection,
+    Settings,
+)
+from kakoi.config.task_settings import CloneSection, NetworkSection, TaskSection
+from kakoi.errors import ConfigurationError, SandboxError, SecurityError
+from kakoi.images.project import BuildLimits, ProjectBuilder, check_dockerfile, repacked
+from kakoi.process.executor import ProcessExecutor
+from kakoi.tasks.environments import ExecutionEnvironmentManager
+from kakoi.tasks.projects import build_engine
+from tests.tasks.hosting import PYTHON, a_repository, a_task, containers, docker, wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def manager(owner: str, tmp_path: Path) -> ExecutionEnvironmentManager:
+    """As the settings of a user describe it, with no network."""
+    return environment_manager(
+        Settings(
+            audit=AuditSection(file=str(tmp_path / "audit.jsonl")),
+            resources=ResourceSection(cpu_limit=1.0),
+            tasks=TaskSection(
+                base_image=PYTHON,
+                owner=owner,
+                network=NetworkSection(external_access=False),
+                clone=CloneSection(auto_install_deps=False),
+            ),
+        )
+    )
+
+
+@pytest.fixture
+def images(engine: None) -> Iterator[None]:
+    """No image of a project stays."""
+
+    def found() -> set[str]:
+        form = ["--filter", "reference=kakoi-project", "--format", "{{.Repository}}:{{.Tag}}"]
+        return set(docker("image", "ls", *form).split())
+
+    before = found()
+    yield
+    for each in found() - before:
+        docker("image", "rm", each)
+
+
+def another_name() -> str:
+    name = f"kakoi-test-{uuid.uuid4()}:latest"
+    docker("tag", PYTHON, name)
+    return name
+
+
+@pytest.mark.requirement("A-017", "A-021")
+async def test_a_file_at_the_top_of_a_project_overrides_the_image_and_tightens_the_rest(
+    manager: ExecutionEnvironmentManager, tmp_path: Path, owner: str
+) -> None:
+    name = another_name()
+    settings = f"tasks: {{base_image: '{name}'}}\nresources: {{cpu_limit: 0.5}}\npolicy: {{blocked: [wc]}}\n"
+    task = a_task(a_repository(tmp_path / "p", {".kakoi.yaml": settings, "x": "1"}))
+    try:
+        async with manager.open(task) as info:
+            form = "{{.Config.Image}} {{.HostConfig.NanoCpus}}"
+            assert docker("inspect", "--format", form, info.name) == f"{name} 500000000"
+            assert (await manager.execute(info.container_id, "cat x")).stdout == "1"
+            with pytest.raises(SecurityError, match="wc"):
+                await manager.execute(info.container_id, "wc x")
+            assert containers(owner) == [info.name]
+        plain = a_task(a_repository(tmp_path / "q", {"x": "1"}))
+        async with manager.open(plain) as info:
+            assert docker("inspect", "--format", form, info.name) == f"{PYTHON} 1000000000"
+            assert (await manager.execute(info.container_id, "wc x")).ok
+    finally:
+        docker("image", "rm", name)
+
+
+@pytest.mark.requirement("A-021")
+async def test_what_a_project_may_not_say_ends_its_preparation_in_words(
+    manager: ExecutionEnvironmentManager, tmp_path: Path, owner: str
+) -> None:
+    cases = {
+        "tasks: {owner: me}": "a project cannot set `tasks.owner`",
+        "resources: {cpu_limit: 64}": "can only lower",
+        "tasks: {base_image: '-v/:/host'}": "image",
+        "tasks: {dockerfile: ../Dockerfile}": "no path in the project",
+        "tasks: {dockerfile: nowhere}": "no such file",
+        "[": "no YAML",
+        "tasks: &a [*a]": "alias",
+        "\xff": "unknown key|no keys|no YAML",
+    }
+    for number, (text, words) in enumerate(cases.items()):
+        task = a_task(a_repository(tmp_path / str(number), {".kakoi.yaml": text}))
+        with pytest.raises(ConfigurationError, match=words):
+            await manager.prepare(task)
+    task = a_task(a_repository(tmp_path / "two", {".kakoi.yaml": "", "kakoi.yaml": ""}))
+    with pytest.raises(ConfigurationError, match="the project has kakoi"):
+        await manager.prepare(task)
+    assert containers(owner) == []
+
+
+def test_the_environment_wins_over_a_project() -> None:
+    files = {".kakoi.yaml": b"tasks: {base_image: theirs}"}
+    assert with_project(Settings(), files, environ={}).tasks.base_image == "theirs"
+    environ = {"EXECUTOR_BASE_IMAGE": "mine"}
+    assert with_project(Settings(), files, environ=environ).tasks.base_image == "mine"
+
+
+# --- A Dockerfile ----------------------------------------------------------------------------
+
+DOCKERFILE = f"""\
+ARG BASE={PYTHON.split(":")[0]}
+FROM ${{BASE}}:python AS first
+USER root
+COPY tools /opt/tools
+RUN chmod 755 /opt/tools/hello && env >/opt/env && ls /proc/net/dev /dev >/opt/dev
+RUN ip link >/opt/links 2>&1 || cat /proc/net/dev >/opt/links
+FROM first
+USER 1234:1234
+"""
+
+
+async def test_a_project_s_dockerfile_is_built_once_from_its_files_alone(
+    manager: ExecutionEnvironmentManager, tmp_path: Path, images: None, owner: str
+) -> None:
+    (tmp_path / "p" / "tools").mkdir(parents=True)
+    hello = "#!/bin/sh\necho hello from the image\n"
+    files = {".kakoi.yaml": "tasks: {dockerfile: docker.d}", "docker.d": DOCKERFILE}
+    repository = a_repository(tmp_path / "p", {**files, "tools/hello": hello})
+    (tmp_path / "p" / "untracked").write_text("secret")
+    names = []
+    for _ in range(2):
+        async with manager.open(a_task(repository)) as info:
+            result = await manager.execute(
+                info.container_id, "sh /opt/tools/hello; id -u; cat /opt/env /opt/links"
+            )
+            assert result.stdout.startswith("hello from the image\n1234\n"), result
+            for secret in ("TOKEN", "SECRET", "PROXY", "DOCKER", "eth0"):
+                assert secret not in result.stdout
+            names.append(docker("inspect", "--format", "{{.Config.Image}} {{.Image}}", info.name))
+    assert names[0] == names[1]
+    assert names[0].startswith("kakoi-project:")
+    label = docker(
+        "image",
+        "inspect",
+        "--format",
+        '{{index .Config.Labels "kakoi.image"}}',
+        names[0].split()[0],
+    )
+    assert label == "project"
+    assert containers(owner) == []
+
+
+async def test_a_build_that_fails_says_its_last_words_and_leaves_nothing(
+    manager: ExecutionEnvironmentManager, tmp_path: Path, images: None, owner: str
+) -> None:
+    text = f"FROM {PYTHON}\nRUN echo about to fail && exit 3\n"
+    files = {".kakoi.yaml": "tasks: {dockerfile: Dockerfile}", "Dockerfile": text}
+    before = docker("ps", "-aq").split()
+    with pytest.raises(SandboxError, match="returned a non-zero code: 3"):
+        await manager.prepare(a_task(a_repository(tmp_path / "p", files)))
+    assert containers(owner) == []
+    mine = set(docker("ps", "-aq", "--filter", f"ancestor={PYTHON}").split()) - set(before)
+    assert not [each for each in mine if "about to fail" in docker("inspect", each)]
+
+
+def archive_of(folder: Path, text: str) -> bytes:
+    a_repository(folder, {"Dockerfile": text})
+    argv = ["git", "archive", "--format=tar", "HEAD"]
+    return subprocess.run(argv, cwd=folder, check=True, capture_output=True).stdout
+
+
+async def test_a_build_is_ended_in_time_and_an_image_that_is_too_big_is_not_kept(
+    tmp_path: Path, images: None
+) -> None:
+    engine = build_engine(ProcessExecutor(), "docker", dict(os.environ))
+    assert engine is not None
+    word = f"kakoi-{uuid.uuid4()}"
+    slow = archive_of(
+        tmp_path / "slow", f"FROM {PYTHON}\nUSER root\nRUN sleep 600 && echo {word}\n"
+    )
+    with pytest.raises(SandboxError, match="was not done with building Dockerfile after 5 s"):
+        await ProjectBuilder(engine, BuildLimits(timeout_s=5)).build(slow, "Dockerfile")
+
+    def is_over() -> bool:
+        return word not in docker("ps", "-a", "--no-trunc", "--format", "{{.Command}}")
+
+    await asyncio.to_thread(wait_until, is_over)
+    big = archive_of(tmp_path / "big", f"FROM {PYTHON}\nUSER root\nRUN echo {word} >/x\n")
+    with pytest.raises(SandboxError, match="bytes; 1000 are allowed"):
+        await ProjectBuilder(engine, BuildLimits(image_bytes=1000)).build(big, "Dockerfile")
+    name = await ProjectBuilder(engine, BuildLimits(memory_bytes=64 << 20, cpus=0.5)).build(
+        big, "Dockerfile"
+    )
+    assert docker("run", "--rm", "--network", "none", "--entrypoint", "cat", name, "/x") == word
+
+
+async def test_a_base_image_may_not_fetch_addresses_later(tmp_path: Path, images: None) -> None:
+    base = f"kakoi-test-{uuid.uuid4()}:latest"
+    name = docker("create", "--network", "none", PYTHON, "true")
+    docker("commit", "--change", "ONBUILD ADD http://127.0.0.1:1/x /x", name, base)
+    docker("rm", name)
+    engine = build_engine(ProcessExecutor(), "docker", dict(os.environ))
+    assert engine is not None
+    archive = archive_of(tmp_path / "p", f"FROM {base}\n")
+    try:
+        with pytest.raises(ConfigurationError, match="ONBUILD of"):
+            await ProjectBuilder(engine, BuildLimits()).build(archive, "Dockerfile")
+    finally:
+        docker("image", "rm", base)
+
+
+FETCHING = [
+    "ADD http://127.0.0.1:1/x /x",
+    "add\thttp://127.0.0.1:1/x /x",
+    "ADD\vhttp://127.0.0.1:1/x /x",
+    "ADD \\\n# a comment\n\nhttp://127.0.0.1:1/x /x",
+    'ADD ["http://127.0.0.1:1/x", "/x"]',
+    'ADD ["http\\u003a//127.0.0.1:1/x", "/x"]',
+    'ADD "http:"//127.0.0.1/x /x',
+    "ADD \u2028http://127.0.0.1/x /x",
+    "ARG A=http\nADD $A /x",
+    "ONBUILD ADD http://127.0.0.1/x /x",
+    "ADD git@host:x /x",
+    "ADD --chown=1 http://127.0.0.1/x /x",
+]
+
+
+@pytest.mark.parametrize("line", FETCHING)
+def test_nothing_is_added_from_an_address_however_it_is_written(line: str) -> None:
+    with pytest.raises(ConfigurationError, match="own network"):
+        check_dockerfile(f"FROM a\n{line}\n", "Dockerfile")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "RUN x", "# nothing", "FROM", "FROM $X", "FROM ${X:-y}", "FROM -v", "FROM a b c\n x",
+        "# escape=`\nFROM a", "FROM a\nRUN <<EOF\nADD http://x\nEOF", "\u200bFROM a", "FROM a\nINCLUDE b",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_not_built(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        check_dockerfile(text, "Dockerfile")
+
+
+def test_the_images_that_a_dockerfile_starts_from_are_known() -> None:
+    text = "\ufeff# syntax=docker/dockerfile:1\nARG V=3.11 W=x\nFROM --platform=linux/amd64 python:${V}-slim AS One\nRUN a \\\n  && b\nADD file.tar /x\nfrom One\nFROM scratch\nCOPY --from=One /x /x\r\nFROM a.example:5000/b@sha256:00"
+    assert check_dockerfile(text, "x") == ["python:3.11-slim", "a.example:5000/b@sha256:00"]
+
+
+def test_the_same_files_are_the_same_archive_and_odd_ones_are_none(tmp_path: Path) -> None:
+    one, two = (archive_of(tmp_path / name, "FROM a\n") for name in ("a", "b"))
+    assert repacked(one)[0] == repacked(two)[0]
+    assert repacked(one)[1] == {"Dockerfile": b"FROM a\n"}
+    for data in (b"", b"x" * 2000, one[:700]):
+        with pytest.raises(SandboxError):
+            repacked(data)
