@@ -284,7 +284,8 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_clone_is_said_and_nothing_
     task = a_task(git.url("open/heavy") if way == "over http" else repository)
     executor = Breaking()
     manager = make(executor=executor, kind=Steps)
-    small = "for each in project tmp; do rmdir $each; mkdir /dev/shm/$each; ln -s /dev/shm/$each .; done; head -c 66500000 /dev/zero >/dev/shm/fill"
+    small = "rmdir project; mkdir /dev/shm/p; ln -s /dev/shm/p project; "
+    small += "ln -s /dev/shm/bundle tmp/.kakoi-bundle; head -c 66500000 /dev/zero >/dev/shm/fill"
 
     async def shrink() -> None:
         name = container_name(task.uuid)

@@ -216,7 +216,8 @@ class Checkout:
             raise _clone_error(done.stderr, remote)
 
     async def _send(self, bundle: Path, remote: Remote) -> None:
-        command = Command(command=["tee", _BUNDLE], stdin_open=True, max_output_bytes=0)
+        # Enough for what it has to say if that fails.
+        command = Command(command=["tee", _BUNDLE], stdin_open=True, max_output_bytes=4096)
         file = await asyncio.to_thread(bundle.open, "rb")
         with contextlib.closing(file):
             async with self._channel.open(command) as running:
