@@ -14,6 +14,7 @@ from kakoi.config.credentials import credential_for
 from kakoi.process.executor import ProcessExecutor
 from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
+from tests.images.conftest import image as image  # One with pip and npm; built if need be.
 from tests.tasks.hosting import PYTHON, GitServer, containers, docker, now, start_server
 
 

@@ -10,20 +10,11 @@ from kakoi.packages.allowlist import AllowlistConfig, parse
 from kakoi.packages.install import read_lists
 from kakoi.tasks.environments import ContainerInfo
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import a_repository, a_task, docker
+from tests.tasks.hosting import a_repository, a_task
 
 pytestmark = pytest.mark.anyio
 
-BASE = "kakoi-test:base"
 LISTS = AllowlistConfig(pip=parse("pip", "requests\n"), npm=parse("npm", "typescript\n"))
-
-
-@pytest.fixture
-def image(engine: None) -> str:
-    """One with pip and npm; see tests/images."""
-    if BASE not in docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split():
-        pytest.skip(f"{BASE} is not built; tests/images does it")
-    return BASE
 
 
 async def prepared(make: Make, image: str, repository: str) -> ContainerInfo:

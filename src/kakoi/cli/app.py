@@ -26,6 +26,7 @@ COMMANDS = {
     "hook": "Judge the commands of an agent that runs them itself.",
     "install": "Install packages that are on a list.",
     "image": "Make the images of environments, list and check them.",
+    "cache": "Keep downloads of packages, of which every task gets a copy.",
     "ps": "List the environments of tasks, and what they are doing.",
     "exec": "Run a command in the environment of a task, judged and recorded.",
     "cp": "Copy a file into the environment of a task, or out of it.",

@@ -17,6 +17,7 @@ from kakoi.packages.allowlist import AllowlistConfig
 from kakoi.packages.install import SHIPPED, read_lists
 from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.select import engine_environment
+from kakoi.tasks.caching import Cache
 from kakoi.tasks.checkout import CloneOptions
 from kakoi.tasks.environments import WORKSPACE, EnvironmentOptions, ExecutionEnvironmentManager
 
@@ -75,12 +76,22 @@ def environment_options(settings: Settings) -> EnvironmentOptions:
         ),
         install_dependencies=tasks.clone.auto_install_deps,
         lists=_lists(settings),
+        cache=package_cache(settings),
         timeout_s=settings.execution.timeout_seconds,
         max_output_bytes=settings.execution.max_output_size,
         stale_after=timedelta(hours=tasks.cleanup.stale_threshold_hours),
         pool_size=tasks.pool_size,
         policy=policy_from(settings.policy, roots=[WORKSPACE], origin="settings"),
     )
+
+
+def package_cache(settings: Settings) -> Cache:
+    """Where downloads are kept that every task gets a copy of."""
+    named = settings.packages.cache_dir
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):  # So the XDG specification wants it.
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    return Cache(Path(named) if named else Path(home, "kakoi", "packages"))
 
 
 def _lists(settings: Settings) -> AllowlistConfig | None:

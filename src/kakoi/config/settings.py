@@ -229,6 +229,11 @@ class PackagesSection:
     allowlist: str = described(
         "", TEXT, "The folder of apt.txt, pip.txt and npm.txt; empty are the lists of the images."
     )
+    cache_dir: str = described(
+        "",
+        TEXT,
+        "Where `kakoi cache` keeps downloads; empty is kakoi/packages among the user's caches.",
+    )
     log_dir: str = described(
         "",
         TEXT,

@@ -361,9 +361,9 @@ class ExecutionEnvironmentManager:
     async def _install_dependencies(self, container_id: str) -> None:
         """Install what the project depends on. A failure is told, and the task goes on."""
         environment = self._find(container_id)
-        lists = self._options_of(environment.task_uuid).lists
+        lists, cache = self._options_of(environment.task_uuid).lists, self.options.cache
         environment.installed = await install_all(
-            environment.adapter, lists, task_uuid=environment.task_uuid
+            environment.adapter, lists, task_uuid=environment.task_uuid, cache=cache
         )
 
     # --- Taking away -------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from kakoi.packages.manifests import check_manifest
 from kakoi.results import Reason
 from kakoi.runner.commands import Command
 from kakoi.sandbox.docker import DockerAdapter
+from kakoi.tasks.caching import Cache
 from kakoi.tasks.checkout import PROJECT
 from kakoi.tasks.dependencies import Step, steps_for
 from kakoi.tasks.values import Installed
@@ -27,9 +28,14 @@ _NODE_BESIDE: Final = (".npmrc", "npm-shrinkwrap.json")
 
 
 async def install_all(
-    adapter: DockerAdapter, lists: AllowlistConfig | None, *, task_uuid: str
+    adapter: DockerAdapter,
+    lists: AllowlistConfig | None,
+    *,
+    task_uuid: str,
+    cache: Cache | None = None,
 ) -> tuple[Installed, ...]:
     """One step after the other. `lists`: None lets a project ask for whatever it wants.
+    `cache`: downloads of earlier times, of which each step gets a copy.
 
     SandboxError: the environment itself is lost, and there is no task to go on.
     """
@@ -38,6 +44,8 @@ async def install_all(
     done = []
     for step in steps_for(files):
         objection = "" if lists is None else await _objection(adapter, step, files, lists)
+        if cache is not None and not objection:
+            await cache.give(await adapter.channel(), step)
         done.append(
             Installed(step, ok=False, said=objection) if objection else await _run(adapter, step)
         )

@@ -11,6 +11,7 @@ from kakoi.policy.rules import Policy
 from kakoi.runner.commands import MIB
 from kakoi.sandbox.adapter import Limits, Network
 from kakoi.sandbox.docker_cli import DockerSettings
+from kakoi.tasks.caching import Cache
 from kakoi.tasks.checkout import PROJECT, CloneError, CloneOptions
 from kakoi.tasks.dependencies import Step
 from kakoi.tasks.task import DEFAULT_IMAGE
@@ -29,6 +30,7 @@ class EnvironmentOptions:
 
     `dockerfile`: a path in the project; the image that it describes takes the place of `image`.
     `lists`: what the project's own files may ask for; None is everything.
+    `cache`: downloads that each task is given a copy of.
     `pool_size`: how many started containers wait for the next tasks.
     """
 
@@ -39,6 +41,7 @@ class EnvironmentOptions:
     clone: CloneOptions = field(default_factory=CloneOptions)
     install_dependencies: bool = True
     lists: AllowlistConfig | None = None
+    cache: Cache | None = None
     timeout_s: float = 1800.0
     max_output_bytes: int = MIB
     stale_after: timedelta = timedelta(hours=24)
