@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from kakoi.cli.managing import config_option, json_option, settings_from, size_in_words
+from kakoi.cli.managing import json_option, settings_from, size_in_words
+from kakoi.cli.opening import config_option
 from kakoi.cli.telling import say
 from kakoi.config.environments import environment_manager, package_cache
 from kakoi.config.settings import Settings
