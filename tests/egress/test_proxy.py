@@ -75,6 +75,19 @@ async def test_a_tunnel_carries_both_ways_until_both_ends_are_done() -> None:
             assert await asyncio.wait_for(reader.read(-1), WAIT_S) == data
 
 
+async def test_a_single_byte_of_another_protocol_is_not_held_back() -> None:
+    async with (
+        server(echo) as port,
+        opened(f"example.org:{port}") as world,
+        world.connection() as (reader, writer),
+    ):
+        writer.write(f"CONNECT example.org:{port} HTTP/1.1\r\nHost: example.org\r\n\r\n".encode())
+        assert await reader.readuntil(b"\r\n\r\n") == ESTABLISHED
+        for byte in (b"0", b"\x16", b"x"):
+            writer.write(byte)
+            assert await asyncio.wait_for(reader.readexactly(1), WAIT_S) == byte
+
+
 async def test_tls_goes_through_untouched(tmp_path: Path) -> None:
     theirs, ours = certificate(tmp_path, "example.org")
     web = Web()

@@ -352,6 +352,33 @@ async def test_a_sandbox_leaves_nothing_of_the_way_out_behind(kind: str) -> None
         assert ways() <= before
 
 
+# --- Programs --------------------------------------------------------------------------------
+
+PROGRAMS = {
+    "curl": "curl -sS -m 20 http://curl.test/",
+    "git": "git ls-remote http://git.test/x.git",
+    "npm": "npm view x --registry http://npm.test/ --fetch-retries 0",
+    "pip": "python3 -m pip download x --retries 0 --index-url http://pip.test/ --trusted-host pip.test",
+    "wget": "wget -q -O - -t 1 -T 20 http://wget.test/",
+    "go": "GOPROXY=http://go.test GOFLAGS=-mod=mod GONOSUMDB=* go list -m x.test/y@latest",
+}
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_programs_ask_the_proxy(kind: str, program: str) -> None:
+    async with opened("example.org") as world, sandbox(kind, world) as box:
+        found = await box.run(Command(command=f"command -v {program}"))
+        if program == "pip":
+            found = await box.run(Command(command="python3 -m pip --version"))
+        if found.exit_code != 0:
+            pytest.skip(f"there is no {program} on this machine")
+        await box.run(Command(command=PROGRAMS[program], timeout_s=WAIT_S))
+        asked = {str(each.target) for each in world.decisions}
+
+    assert f"{program}.test:80" in asked
+
+
 # --- What cannot be kept is refused ----------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from kakoi.egress.requests import MAX_CHUNK_LINE, BadRequestError, Request, pars
 
 CHUNK = 64 * 1024
 _MOST_BEFORE_HELLO = 128 * 1024
+_HANDSHAKE = b"\x16"  # The first byte of TLS.
 
 
 class Link:
@@ -76,23 +77,21 @@ async def _upward(link: Link, check: Callable[[str], None], *, needs_tls: bool) 
         if not data:
             break
         held += data
-        try:
-            for name in hello.feed(data):
-                check(name)
-                has_greeted = True
-        except BadHelloError:
-            if needs_tls or has_greeted or held[:1] == b"\x16":
-                raise
-            has_greeted = hello.done = True  # Not TLS, and it need not be.
-        if hello.done and not has_greeted:
-            raise BadHelloError("it does not begin with a hello")
+        if not needs_tls and held[:1] != _HANDSHAKE and not has_greeted:
+            has_greeted = True  # Not TLS, as its first byte shows, and it need not be.
+            break
+        for name in hello.feed(data):
+            check(name)
+            has_greeted = True
         if has_greeted:
             await link.forward(held)
             held = b""
         elif len(held) > _MOST_BEFORE_HELLO:
             raise BadHelloError("its hello is too long")
     if held and not has_greeted:
-        raise BadHelloError("its hello has no end")
+        raise BadHelloError("it does not begin with a whole hello")
+    if held:
+        await link.forward(held)
     await link.pump(link.from_client, link.to_server)
 
 
