@@ -12,6 +12,7 @@ import pytest
 from kakoi.audit import AuditLog, Event, verify
 from kakoi.config.loading import load_settings
 from kakoi.config.opening import open_gate, sandbox_from
+from kakoi.egress.credentials import parse_credentials
 from kakoi.egress.proxy import Decision
 from kakoi.errors import ConfigurationError
 from kakoi.gate import Labels
@@ -100,6 +101,35 @@ async def test_a_list_that_means_nothing_is_told_before_anything_runs(tmp_path: 
     with pytest.raises(ConfigurationError, match="allowed_domains"):
         async with open_gate(load_policy(), config, workspace=str(tmp_path)):
             pass
+
+
+def test_credentials_come_from_variables_and_are_not_shown() -> None:
+    lines = ["api.Example.org Authorization=TOKEN", "b.org X-Key=KEY"]
+    found = parse_credentials(lines, {"TOKEN": "Bearer s3cret", "KEY": "k"})
+    assert {host: (each.header, each.value) for host, each in found.items()} == {
+        "api.example.org": ("Authorization", "Bearer s3cret"),
+        "b.org": ("X-Key", "k"),
+    }
+    assert "s3cret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["a.org"],
+        ["a.org Authorization"],
+        ["a.org Authorization=MISSING"],
+        ["a.org Authorization=BROKEN"],
+        ["a.org Host=TOKEN"],
+        ["0x7f.1 Authorization=TOKEN"],
+        ["a.org A=TOKEN", "A.org. B=TOKEN"],
+    ],
+)
+def test_a_credential_that_cannot_be_added_is_an_error_without_its_value(lines: list[str]) -> None:
+    environ = {"TOKEN": "s3cret", "BROKEN": "s3cret\r\nX: y"}
+    with pytest.raises(ConfigurationError, match="credentials: `") as caught:
+        parse_credentials(lines, environ)
+    assert "s3cret" not in str(caught.value)
 
 
 # --- The gate --------------------------------------------------------------------------------

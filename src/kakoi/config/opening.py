@@ -44,6 +44,7 @@ def sandbox_from(settings: Settings) -> SandboxConfig:
         fallback=section.fallback or None,
         network=_network(section.network),
         allowed_domains=section.allowed_domains,
+        credentials=section.credentials,
         docker=docker,
         container_use=ContainerUseSettings(
             image=section.container_use.image, env_id=section.container_use.env_id
@@ -113,6 +114,7 @@ async def open_gate(
 def _way_out(sandbox: SandboxConfig, audit: "AuditLog", labels: Labels) -> tuple["Proxy", "Outlet"]:
     """The proxy that the network of a sandbox needs, and how the sandbox comes to it."""
     # Few sandboxes have a network.
+    from kakoi.egress.credentials import parse_credentials
     from kakoi.egress.domains import EVERYTHING_PUBLIC, parse_domains
     from kakoi.egress.proxy import Proxy
     from kakoi.egress.variables import proxy_variables
@@ -121,7 +123,11 @@ def _way_out(sandbox: SandboxConfig, audit: "AuditLog", labels: Labels) -> tuple
 
     listed = parse_domains(sandbox.allowed_domains)
     domains = EVERYTHING_PUBLIC if sandbox.proxied == "open" else listed
-    proxy = Proxy(domains, record=connection_recorder(audit, labels))
+    proxy = Proxy(
+        domains,
+        record=connection_recorder(audit, labels),
+        credentials=parse_credentials(sandbox.credentials, os.environ),
+    )
     return proxy, Outlet(proxy.serve, proxy_variables())
 
 

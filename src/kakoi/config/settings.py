@@ -153,6 +153,12 @@ class SandboxSection:
         "The kernel keeps the list of programs, too; scripts in the workspace need their shell.",
         env="KAKOI_KERNEL_ALLOWLIST",
     )
+    credentials: tuple[str, ...] = described(
+        (),
+        TEXTS,
+        "Headers that are added on the way out: `api.example.org Authorization=VARIABLE`. The "
+        "sandbox asks for http://api.example.org/, and the request goes on by TLS.",
+    )
     docker: DockerSection = dataclasses.field(default_factory=DockerSection)
     container_use: ContainerUseSection = dataclasses.field(default_factory=ContainerUseSection)
     host: HostSection = dataclasses.field(default_factory=HostSection)

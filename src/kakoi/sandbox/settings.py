@@ -76,6 +76,7 @@ class SandboxConfig:
     `allowed_domains`: what the network `allowlist` leads to (egress/domains.py).
     `kernel_allowlist`: the kernel keeps the list of programs, too: what the policy does not list
         cannot be executed, whoever tries.
+    `credentials`: headers that are added on the way out (egress/credentials.py).
     """
 
     type: str = AUTO
@@ -83,6 +84,7 @@ class SandboxConfig:
     network: Network | None = None
     allowed_domains: tuple[str, ...] = ()
     kernel_allowlist: bool = False
+    credentials: tuple[str, ...] = ()
     docker: DockerSettings = field(default_factory=DockerSettings)
     container_use: ContainerUseSettings = field(default_factory=ContainerUseSettings)
     host: HostSettings = field(default_factory=HostSettings)
@@ -94,6 +96,7 @@ class SandboxConfig:
         if self.network not in (None, *get_args(Network)):
             raise wrong("network", self.network, f"one of {', '.join(get_args(Network))}")
         check_type("allowed_domains", self.allowed_domains, tuple)
+        check_type("credentials", self.credentials, tuple)
         if self.allowed_domains and self.network is None:
             object.__setattr__(self, "network", "allowlist")
         check_type("kernel_allowlist", self.kernel_allowlist, bool)
@@ -112,13 +115,17 @@ class SandboxConfig:
     @classmethod
     def parse(cls, section: object, *, origin: str = "sandbox") -> "SandboxConfig":
         """The section as it is in a file; None and {} are the defaults."""
-        keys = "type fallback network allowed_domains kernel_allowlist docker container_use host"
+        keys = (
+            "type fallback network allowed_domains credentials kernel_allowlist docker "
+            "container_use host"
+        )
         given = Section(section, origin, keys)
         with _naming(origin):
             return cls(
                 **_texts(given, "type", "fallback", "network"),
                 allowed_domains=given.texts("allowed_domains") or (),
                 kernel_allowlist=given.flag("kernel_allowlist", False),
+                credentials=given.texts("credentials") or (),
                 docker=_docker(given),
                 container_use=_container_use(given),
                 host=_host(given),
