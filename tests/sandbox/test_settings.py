@@ -97,11 +97,11 @@ def test_times_in_a_file_are_seconds() -> None:
     assert times == (5.0, 5.0, 5.0)
 
 
-@pytest.mark.requirement("B-056")
+@pytest.mark.requirement("A-103", "B-056")
 def test_what_is_out_of_scope_is_stated_and_not_to_be_configured() -> None:
     page = Path(__file__).parents[2] / "docs" / "explanation" / "scope-of-the-sandboxes.md"
     text = page.read_text(encoding="utf-8")
-    assert all(word in text for word in ("Windows", "GPU", "Podman"))
+    assert all(word in text for word in ("Windows", "macOS", "GUI", "GPU", "Podman"))
     with pytest.raises(ConfigurationError, match="unknown key `gpus`"):
         SandboxConfig.parse({"docker": {"gpus": "all"}})
 
