@@ -230,7 +230,7 @@ class ScriptedStreams:
         self.opened.append(launch)
         return self._next()
 
-    async def open_shells(self, launcher: Launcher) -> ScriptedChannel:
+    async def open_shells(self, launcher: Launcher, rlimits: Mapping[str, int]) -> ScriptedChannel:
         self.shells.append(launcher(["sh"], env={"A": "1"}, terminal=True))
         return self._next()
 

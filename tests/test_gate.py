@@ -21,7 +21,7 @@ from kakoi.policy.decide import Decision
 from kakoi.policy.profiles import AllowedCommands, load_policy
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command
-from kakoi.sandbox.adapter import Availability, ExecuteOptions
+from kakoi.sandbox.adapter import Availability, ExecuteOptions, Holding
 from kakoi.sandbox.host import HostAdapter
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +63,10 @@ class RecordingSandbox:
 
     async def channel(self) -> Channel:
         return await self._host.channel()
+
+    @property
+    def holding(self) -> Holding:
+        return self._host.holding
 
     async def cleanup(self) -> None:
         await self._host.cleanup()

@@ -15,6 +15,7 @@ KakoiError (also named BashExecutorError)     code, details, hint
 └── SandboxError                      the place failed, not the command
     ├── EnvironmentUnavailableError   ENVIRONMENT_UNAVAILABLE
     ├── ImagePullError                IMAGE_PULL_FAILED
+    ├── LimitError                    LIMIT_NOT_KEPT
     └── ExecutionTimeoutError         EXECUTION_TIMEOUT; also TimeoutError: every `except` holds
 
 An error states the fact (`str(error)`), carries a stable `code` for programs, `details` for
@@ -157,6 +158,12 @@ class SandboxError(KakoiError):
     """The place to run failed; the command is not to blame."""
 
     code = "SANDBOX_FAILED"
+
+
+class LimitError(SandboxError):
+    """A limit that was asked for by name would not hold in this sandbox."""
+
+    code = "LIMIT_NOT_KEPT"
 
 
 class EnvironmentUnavailableError(SandboxError):

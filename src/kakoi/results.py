@@ -60,7 +60,8 @@ class ExecutionResult:
     `leftovers_ended` counts the processes it left behind and that were killed. `id` is the name
     by which output beyond the kept head can still be read in the sandbox. `error` says in words
     why it was never started or how the sandbox was lost. `blocked_connections` are what its sandbox
-    was refused while it ran; a command that ran at the same time is told the same.
+    was refused while it ran; a command that ran at the same time is told the same. `disk_full` is a
+    directory on whose disk no room was left when the command had failed, as the kernel counts.
     """
 
     exit_code: int
@@ -81,6 +82,7 @@ class ExecutionResult:
     id: str = ""
     error: str = ""
     blocked_connections: tuple[BlockedConnection, ...] = ()
+    disk_full: str = ""
 
     @property
     def exitCode(self) -> int:  # noqa: N802 - the name in spec B

@@ -32,7 +32,8 @@ def test_a_machine_with_bubblewrap_is_told_what_holds_and_what_does_not(lonely: 
     status, out, _ = lonely("doctor")
     assert status == 0
     assert "ok            bubblewrap       has run commands, and held them" in out
-    assert "not enforced  disk             kakoi does not limit" in out
+    assert "ok            disk             what was too much was refused; sized tmpfs: /tmp" in out
+    assert "not the workspace" in out
     assert "not ok        docker           no docker engine answers" in out
     assert "fix: sudo systemctl start docker" in out
     assert "auto would take: bubblewrap" in out
@@ -53,7 +54,10 @@ def test_the_object_for_programs_holds_all_of_it(lonely: Door) -> None:
     found = by_name(told)
     for limit in ("files", "network", "time", "terminal", "processes"):
         assert found["inside bubblewrap", limit]["status"] == "ok", limit
-    assert {"memory", "cpu", "disk"} <= {name for area, name in found if area.startswith("inside")}
+    for limit in ("open files", "file size", "disk", "memory"):
+        assert found["inside bubblewrap", limit]["status"] == "ok", limit
+        assert ";" in found["inside bubblewrap", limit]["detail"]  # What keeps it.
+    assert ("inside bubblewrap", "cpu") in found
     wanted = "python shfmt landlock seccomp cgroups terminals".split()
     assert {*wanted, "audit log", "user namespaces"} <= {
         name for area, name in found if area == "this machine"
@@ -65,7 +69,8 @@ def test_containers_keep_more(docker_door: Door) -> None:
     status, out, _ = docker_door("doctor", "--json")
     found = by_name(json.loads(out))
     assert (status, found["sandboxes", "docker"]["status"]) == (0, "ok")
-    for limit in ("files", "network", "time", "terminal", "processes", "memory", "cpu"):
+    kept = "files network time terminal processes memory cpu disk".split()
+    for limit in (*kept, "open files", "file size"):
         assert found["inside docker", limit]["status"] == "ok", limit
 
 

@@ -33,6 +33,7 @@ async def test_the_answer_is_all_that_was_written_and_a_last_line(client: Client
     assert result.structured_content is None
     meta = meta_of(result)
     assert (meta["exit_code"], meta["reason"], meta["running"]) == (3, "exited", False)
+    assert "disk_bytes" in meta["limits_not_kept"]  # Commands run on the host here.
     start, end = meta["spans"]["stderr"]
     assert text_of(result)[start:end] == "err\n"
 

@@ -402,6 +402,25 @@ def test_json_tells_the_result(any_door: Door) -> None:
     assert (told["stdout"], told["stderr"], told["reason"]) == ("in\n", "no\n", "exited")
     assert told["sandbox"] == any_door.env["KAKOI_SANDBOX"]
     assert told["truncated"] is False
+    every = {"memory_bytes", "cpus", "processes", "open_files", "file_bytes", "disk_bytes"}
+    assert {*told["limits"]["kept"], *told["limits"]["not_kept"]} == every
+    if told["sandbox"] == "host":
+        assert told["limits"]["kept"] == {}
+    else:
+        assert "/tmp" in told["limits"]["kept"]["disk_bytes"]
+
+
+def test_a_full_disk_is_told(confined_door: Door) -> None:
+    settings = confined_door.workspace.parent / "settings.yaml"
+    settings.write_text("resources: {disk_limit: 4m}\n")
+    door = Door(
+        confined_door.workspace,
+        confined_door.log,
+        {**confined_door.env, "KAKOI_CONFIG": str(settings)},
+    )
+    status, _, err = door("run", "head -c 9000000 /dev/zero > /tmp/large")
+    assert status == 1
+    assert "kakoi: no room is left on the disk of /tmp" in err
 
 
 def test_json_bounds_what_it_keeps(door: Door) -> None:

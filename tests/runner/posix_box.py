@@ -16,7 +16,13 @@ from kakoi.results import ExecutionResult
 from kakoi.runner.commands import Channel, Command
 from kakoi.runner.connection import Connection
 from kakoi.runner.posix import PosixChannel, open_posix_channel
-from kakoi.sandbox.adapter import Availability, ExecuteOptions, as_command, exit_code_or_raise
+from kakoi.sandbox.adapter import (
+    Availability,
+    ExecuteOptions,
+    Holding,
+    as_command,
+    exit_code_or_raise,
+)
 
 LABEL = "kakoi.owner=test"
 
@@ -94,6 +100,10 @@ class PosixBox:
 
     async def channel(self) -> Channel:
         return await self._connection.channel()
+
+    @property
+    def holding(self) -> Holding:
+        return Holding()
 
     async def cleanup(self) -> None:
         closing = asyncio.ensure_future(self._connection.close())

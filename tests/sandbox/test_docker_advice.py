@@ -14,7 +14,8 @@ from kakoi.sandbox.docker_checks import (
     ignored_limits,
     parse_limit,
 )
-from kakoi.sandbox.docker_engine import directories_archive, find_user, parse_state
+from kakoi.sandbox.docker_engine import directories_archive, parse_state
+from kakoi.sandbox.docker_users import find_user
 
 SAYINGS = [
     (

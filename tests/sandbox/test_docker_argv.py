@@ -1,11 +1,14 @@
 """Settings of a container → the arguments of the engine, without any engine."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from kakoi.errors import ConfigurationError
-from kakoi.sandbox.adapter import Limits, Network
+from kakoi.runner.commands import MIB
+from kakoi.sandbox.adapter import GIB, Limits, Network
+from kakoi.sandbox.disk import Disk, plan_disk
 from kakoi.sandbox.docker_cli import (
     DockerSettings,
     Plan,
@@ -103,7 +106,7 @@ def test_a_container_waits_as_another_user_than_its_commands() -> None:
     args = create_args(plan())
     assert args[-4:] == ["--entrypoint", "sleep", "node:20-alpine", "2147483647"]
     assert pairs(args, "--user") == ["65530:65530"]
-    assert pairs(args, "--label") == ["kakoi.user=1000:1000", "kakoi.view="]
+    assert pairs(args, "--label") == ["kakoi.user=1000:1000", "kakoi.view=", "kakoi.disk="]
     assert exec_args("n", "1000:1000", ["id"]) == ["exec", "-i", "--user", "1000:1000", "n", "id"]
 
 
@@ -152,7 +155,8 @@ def test_a_workspace_may_be_seen_at_its_own_path() -> None:
     settings = DockerSettings(workspace="/root/a:b", inside="/root/a:b")
     args = run_args(plan(settings, source="/root/a:b"), RUNNER)
     assert pairs(args, "--mount") == ["type=bind,source=/root/a:b,target=/root/a:b"]
-    assert "/root:rw,exec,nosuid,nodev,uid=1000,gid=1000,mode=0755" in pairs(args, "--tmpfs")
+    root = "/root:rw,exec,nosuid,nodev,uid=1000,gid=1000,mode=0755,size=1048576,nr_inodes=1024"
+    assert root in pairs(args, "--tmpfs")
 
 
 def test_what_is_guarded_in_a_workspace_can_be_neither_changed_nor_moved_away() -> None:
@@ -274,3 +278,73 @@ def test_names_cannot_be_guessed_and_cannot_be_flags() -> None:
     for name in ("-f", "a b", "a/b", "x" * 200):
         with pytest.raises(ConfigurationError):
             Tag(name=name)
+
+
+# --- Where it can write ----------------------------------------------------------------------
+
+
+def disk(limits: Limits, **rest: Any) -> Disk:
+    usual = {"main": None, "home": "", "volumes": (), "why_no_volume": "", **rest}
+    found = plan_disk(limits, ["/home/agent", "/workspace", "/workspace/tmp"], **usual)
+    assert found is not None
+    return found
+
+
+def test_without_a_limit_of_the_disk_nothing_is_mounted_for_it() -> None:
+    none = plan_disk(Limits(disk_bytes=None), [], main=None, home="", volumes=(), why_no_volume="")
+    assert none is None
+    assert "--read-only" not in create_args(plan(disk=none))
+    assert "--read-only" not in create_args(plan(disk=Disk(why="only root can")))
+
+
+def test_beside_a_workspace_of_this_machine_all_that_can_be_written_is_in_sized_memory() -> None:
+    limits = Limits(disk_bytes=40 * MIB)
+    made = plan(source="/s", disk=disk(limits))
+    args = create_args(made)
+    assert "--read-only" in args
+    tmpfs = {each.partition(":")[0]: each for each in pairs(args, "--tmpfs")}
+    assert set(tmpfs) == {"/home/agent", "/workspace", "/workspace/tmp", "/tmp", "/var/tmp"}
+    assert "mode=1777,size=8388608,nr_inodes=1024" in tmpfs["/tmp"]
+    assert made.unmade == []
+    assert sum(disk(limits).sizes.values()) <= 40 * MIB
+
+
+def test_memory_for_files_leaves_memory_for_commands() -> None:
+    sizes = disk(Limits(disk_bytes=GIB, memory_bytes=100 * MIB)).sizes
+    assert sum(sizes.values()) <= 75 * MIB
+
+
+def test_a_workspace_of_its_own_is_on_one_volume_with_all_that_can_be_written() -> None:
+    wanted = disk(Limits(), main="/workspace", home="/home/node", volumes=("/data", "/tmp/x"))
+    made = plan(disk=wanted, own_home=False)
+    mounts = pairs(create_args(made), "--mount")
+    assert wanted.volume_bytes == 10 * GIB
+    assert wanted.below["/workspace"] == ["tmp"]
+    assert wanted.below["/tmp"] == ["x"]
+    assert "type=bind,source=/run/kakoi/volumes/n/1,target=/workspace" in mounts
+    options = "volume-opt=type=none,volume-opt=o=bind,volume-opt=device=/run/kakoi/volumes/n"
+    assert f"type=volume,dst=/home/node,{options}/4" in mounts
+    assert f"type=volume,dst=/data,{options}/5" in mounts
+    assert len(mounts) == 6
+    label = "kakoi.disk=n:/home/agent:/workspace:/tmp:/var/tmp:/home/node:/data"
+    assert label in pairs(create_args(made), "--label")
+
+
+@pytest.mark.parametrize(
+    ("limits", "home", "why"),
+    [
+        (Limits(), "", "too large to be kept in memory"),
+        (Limits(disk_bytes=64 * MIB), "/home/node", "/home/node of the image is written to"),
+    ],
+)
+def test_where_nothing_can_keep_it_the_reason_is_said(limits: Limits, home: str, why: str) -> None:
+    found = disk(limits, main="/workspace", home=home, why_no_volume="only root can")
+    assert not found.is_kept
+    assert found.why.startswith("only root can, and ")
+    assert why in found.why
+
+
+def test_a_small_one_is_kept_in_memory_where_no_volume_can_be_made() -> None:
+    found = disk(Limits(disk_bytes=64 * MIB), main="/workspace", why_no_volume="only root can")
+    assert found.sizes["/workspace"] == 32 * MIB
+    assert sum(found.sizes.values()) <= 64 * MIB

@@ -14,7 +14,7 @@ from kakoi.errors import (
 )
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.delivery import NoPythonError
-from kakoi.sandbox.adapter import SandboxAdapter
+from kakoi.sandbox.adapter import Limits, SandboxAdapter
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Program, Tag
 from kakoi.sandbox.docker_container import default_owner
@@ -30,6 +30,8 @@ from tests.fakes import (
 pytestmark = pytest.mark.anyio
 
 IMAGE = "node:20-alpine"
+# An engine of paper mounts nothing.
+NO_DISK = Limits(disk_bytes=None)
 LOST = ExecutionResult(125, "", "", 1, Reason.SANDBOX_LOST, error="the sandbox was lost: gone")
 
 
@@ -43,7 +45,7 @@ def adapter(
     tag: Tag | None = None,
 ) -> DockerAdapter:
     return DockerAdapter(
-        config or DockerSettings(),
+        config or DockerSettings(limits=NO_DISK),
         executor,
         program=program,
         lifetime=lifetime,
@@ -176,7 +178,9 @@ async def test_a_command_that_takes_too_long_is_an_error_and_its_container_is_go
 async def test_a_command_that_names_no_time_has_the_time_of_the_settings() -> None:
     channel = ScriptedChannel()
     sandbox = adapter(
-        ScriptedExecutor({IMAGE: ""}), ScriptedStreams(channel), config=DockerSettings(timeout_s=7)
+        ScriptedExecutor({IMAGE: ""}),
+        ScriptedStreams(channel),
+        config=DockerSettings(timeout_s=7, limits=NO_DISK),
     )
     await sandbox.execute("true")
     assert channel.commands[0].timeout_s == 7
@@ -423,7 +427,9 @@ async def test_a_name_that_means_root_is_refused() -> None:
 async def test_the_network_of_the_host_is_used_only_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sandbox = adapter(ScriptedExecutor({IMAGE: ""}), config=DockerSettings(network="host"))
+    sandbox = adapter(
+        ScriptedExecutor({IMAGE: ""}), config=DockerSettings(network="host", limits=NO_DISK)
+    )
     await sandbox.execute("true")
     await sandbox.execute("true")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
@@ -441,7 +447,7 @@ async def test_an_engine_that_changes_users_gets_no_workspace(
     said: str, words: str, tmp_path: Path
 ) -> None:
     executor = ScriptedExecutor({IMAGE: ""}, scripted={"info": answer(said)})
-    config = DockerSettings(workspace=str(tmp_path))
+    config = DockerSettings(workspace=str(tmp_path), limits=NO_DISK)
     with pytest.raises(SandboxError, match=words) as caught:
         await adapter(executor, config=config).execute("true")
     assert "podman" in caught.value.hint

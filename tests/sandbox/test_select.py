@@ -20,7 +20,7 @@ from kakoi.sandbox import (
     SandboxConfig,
     SandboxFactory,
 )
-from kakoi.sandbox.adapter import Availability
+from kakoi.sandbox.adapter import Availability, Holding
 from kakoi.sandbox.select import Maker
 from tests.fakes import RecordingExecutor, ScriptedChannel, ScriptedExecutor, ScriptedStreams
 from tests.sandbox.container_use_server import install
@@ -58,6 +58,10 @@ class Claimed:
 
     async def channel(self) -> Channel:
         raise NotImplementedError
+
+    @property
+    def holding(self) -> Holding:
+        return Holding()
 
     async def cleanup(self) -> None:
         self.cleaned += 1

@@ -134,7 +134,9 @@ def _told(loaded: Loaded, path: str) -> Any:
 
 def _written(path: str, value: Any) -> str:
     """A value as one could write it into a file: JSON is YAML, too."""
-    if isinstance(value, int) and "anyOf" in table()[path].kind.schema:
+    if value is None:
+        return "none"
+    if isinstance(value, int) and '"string"' in json.dumps(table()[path].kind.schema):
         unit, size = next(((u, s) for u, s in _UNITS if value % s == 0), ("", 1))
         return f"{value // size}{unit}"
     if isinstance(value, float):

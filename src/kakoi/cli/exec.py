@@ -39,7 +39,7 @@ class _InTask(Session):
                 terminal=command.terminal is not None,
                 shown=not self.as_json,
             )
-        self._tell_result(result, command, environment.adapter.name)
+        self._tell_result(result, command, environment.adapter)
         return result.exit_code
 
 

@@ -89,6 +89,10 @@ CAUSES_AND_WAYS_OUT: Final[Mapping[str, tuple[str, str]]] = {
         "Most sandboxes run a small program of kakoi's that needs python3, 3.8 or newer.",
         "Take an image with python3; in Docker and Podman kakoi does without it by itself.",
     ),
+    "LIMIT_NOT_KEPT": (
+        "A limit was set, and nothing on this machine would keep it in this sandbox.",
+        "`kakoi doctor` says what keeps which limit; take another sandbox, or set it to `none`.",
+    ),
     "CLONE_FAILED": (
         "The address, the branch or the token is wrong, or the network does not reach the server.",
         "Try it by hand: `git ls-remote ADDRESS`. Tokens are read from "

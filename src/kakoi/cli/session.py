@@ -158,7 +158,7 @@ class Session:
                 raise await _explained(error, gate.sandbox) from error
             if result.reason is not Reason.NEVER_STARTED or result.exit_code != NOT_FOUND:
                 break
-        self._tell_result(result, command, gate.sandbox.name if gate.sandbox else "")
+        self._tell_result(result, command, gate.sandbox)
         return result.exit_code
 
     async def _run_one(self, gate: Gate, command: Command, stdin: Input | None) -> ExecutionResult:
@@ -181,7 +181,9 @@ class Session:
 
     # --- Telling -----------------------------------------------------------------------------
 
-    def _tell_result(self, result: ExecutionResult, command: Command, sandbox: str) -> None:
+    def _tell_result(
+        self, result: ExecutionResult, command: Command, sandbox: SandboxAdapter | None
+    ) -> None:
         _log.info("%s", use_in_words(result))
         if self.as_json:
             _print_json(result_as_dict(result, sandbox))

@@ -90,9 +90,12 @@ def ending_in_words(result: ExecutionResult, command: Command) -> str:
     all_of_it = f"; ended the command{f' and what it had started ({number})' if left else ''}"
     match result.reason:
         case Reason.EXITED:
-            return f"ended what the command had left running ({number})" if left else ""
+            ended = f"ended what the command had left running ({number})" if left else ""
+            full = f"no room is left on the disk of {result.disk_full}" if result.disk_full else ""
+            return "; ".join(filter(None, (full, ended)))
         case Reason.SIGNALLED:
-            return f"the command was ended by {_signal(result.signal)}{more}"
+            why = " (a file got too large)" if result.signal == signal.SIGXFSZ else ""
+            return f"the command was ended by {_signal(result.signal)}{why}{more}"
         case Reason.TIMED_OUT:
             return f"timed out after {command.timeout_s:g} s{all_of_it}"
         case Reason.IDLE_TIMEOUT:
@@ -117,13 +120,15 @@ def limits_in_words(sandbox: SandboxAdapter | None, limits: Limits, command: Com
         if seconds is not None
     ]
     wanted = {
-        "memory": limits.memory_bytes and f"memory {limits.memory_bytes / MIB:.0f} MiB",
+        "memory_bytes": limits.memory_bytes and f"memory {limits.memory_bytes / MIB:.0f} MiB",
         "cpus": limits.cpus and f"processors {limits.cpus:g}",
         "processes": limits.processes and f"processes {limits.processes}",
+        "open_files": limits.open_files and f"open files {limits.open_files}",
+        "file_bytes": limits.file_bytes and f"file size {limits.file_bytes / MIB:.0f} MiB",
+        "disk_bytes": limits.disk_bytes and f"disk {limits.disk_bytes / MIB:.0f} MiB",
     }
     name = "" if sandbox is None else sandbox.name
-    # The engines keep all of them, or the container is not made.
-    kept = set(wanted) if name in ("docker", "podman") else getattr(sandbox, "kept_limits", set())
+    kept = {} if sandbox is None else sandbox.holding.kept
     held = [words for key, words in wanted.items() if words and key in kept]
     loose = [words for key, words in wanted.items() if words and key not in kept]
     not_kept = f"; not kept by `{name}`: {', '.join(loose)}" if loose else ""
@@ -155,11 +160,13 @@ def _signal(number: int | None) -> str:
 # --- For programs ----------------------------------------------------------------------------
 
 
-def result_as_dict(result: ExecutionResult, sandbox: str) -> dict[str, Any]:
-    """What came of a command."""
-    told = dataclasses.asdict(result) | {"truncated": result.truncated, "sandbox": sandbox}
+def result_as_dict(result: ExecutionResult, sandbox: SandboxAdapter | None) -> dict[str, Any]:
+    """What came of a command, where, and which limits held there."""
+    told = dataclasses.asdict(result) | {"truncated": result.truncated}
     del told["exports"]  # Nobody has asked for them.
-    return told
+    if sandbox is None:
+        return told | {"sandbox": "", "limits": {"kept": {}, "not_kept": {}}}
+    return told | {"sandbox": sandbox.name, "limits": dataclasses.asdict(sandbox.holding)}
 
 
 def failure_as_dict(

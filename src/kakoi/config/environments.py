@@ -8,6 +8,7 @@ from typing import Final
 from kakoi.audit import AuditLog
 from kakoi.config.credentials import credential_for
 from kakoi.config.loading import PROJECT_FILES, with_project
+from kakoi.config.opening import limits_from
 from kakoi.config.policies import policy_from
 from kakoi.config.recording import default_audit_file
 from kakoi.config.settings import Settings
@@ -15,7 +16,6 @@ from kakoi.errors import ConfigurationError
 from kakoi.gate import Approver
 from kakoi.packages.allowlist import AllowlistConfig
 from kakoi.packages.install import SHIPPED, read_lists
-from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.select import engine_environment
 from kakoi.tasks.caching import Cache
 from kakoi.tasks.checkout import CloneOptions
@@ -55,7 +55,7 @@ def now() -> datetime:
 
 def environment_options(settings: Settings) -> EnvironmentOptions:
     """What the environments of tasks are like, as the settings say."""
-    tasks, resources = settings.tasks, settings.resources
+    tasks = settings.tasks
     if tasks.network.external_access and tasks.network.whitelist_mode:
         raise ConfigurationError(
             "tasks.network.whitelist_mode cannot be enforced yet",
@@ -65,11 +65,7 @@ def environment_options(settings: Settings) -> EnvironmentOptions:
         image=tasks.base_image,
         dockerfile=tasks.dockerfile,
         network="bridge" if tasks.network.external_access else "none",
-        limits=Limits(
-            memory_bytes=resources.memory_limit,
-            cpus=resources.cpu_limit,
-            processes=resources.processes,
-        ),
+        limits=limits_from(settings),
         clone=CloneOptions(
             depth=tasks.clone.depth if tasks.clone.shallow else None,
             known_hosts=tasks.clone.known_hosts,

@@ -120,6 +120,18 @@ def choice(*names: str) -> Kind:
     return Kind(read, read, {"enum": list(names)})
 
 
+def or_none(kind: Kind) -> Kind:
+    """The same, or the word `none`."""
+
+    def read(value: object, where: str) -> Any:
+        return None if value == "none" else kind.read(value, where)
+
+    def read_text(value: str, where: str) -> Any:
+        return None if value == "none" else kind.read_text(value, where)
+
+    return Kind(read, read_text, {"anyOf": [kind.schema, {"const": "none"}]})
+
+
 TEXT: Final = Kind(_text, _text, {"type": "string"})
 FLAG: Final = Kind(_flag, _flag_text, {"type": "boolean"})
 NUMBER: Final = Kind(_positive, _numeric(_positive), {"type": "number", "exclusiveMinimum": 0})

@@ -178,7 +178,7 @@ def _apply_project(
         if setting.project == "add":
             value = (*before, *value)
             origin = f"{origins[name]} and {origin}" if name in origins else origin
-        elif setting.project == "lower" and value > before:
+        elif setting.project == "lower" and _is_higher(value, before):
             raise ConfigurationError(
                 f"{origin}: a project can only lower `{name}`, which is {before}",
                 hint="raise it in your own settings: `kakoi config path` says where",
@@ -186,6 +186,11 @@ def _apply_project(
         elif setting.project == "nothing":
             raise _not_for_projects(name, origin)
         values[name], origins[name] = value, origin
+
+
+def _is_higher(value: float | None, before: float | None) -> bool:
+    """None is no limit at all."""
+    return before is not None and (value is None or value > before)
 
 
 def _not_for_projects(name: str, origin: str) -> ConfigurationError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from kakoi.config.recording import audit_log, user_name
 from kakoi.config.settings import Settings
-from kakoi.errors import SandboxError
+from kakoi.errors import EnvironmentUnavailableError, LimitError, SandboxError
 from kakoi.gate import Approver, Gate, Labels
 from kakoi.policy.rules import Policy
 from kakoi.sandbox.adapter import Limits, Network, SandboxAdapter
@@ -28,16 +28,11 @@ _log = logging.getLogger(__name__)
 def sandbox_from(settings: Settings) -> SandboxConfig:
     """The sandbox that the settings describe."""
     section = settings.sandbox
-    resources = settings.resources
     docker = DockerSettings(
         image=section.docker.image,
         network=_network(section.docker.network),
         timeout_s=section.docker.timeout,
-        limits=Limits(
-            memory_bytes=resources.memory_limit,
-            cpus=resources.cpu_limit,
-            processes=resources.processes,
-        ),
+        limits=limits_from(settings),
     )
     return SandboxConfig(
         type=section.type,
@@ -55,6 +50,19 @@ def sandbox_from(settings: Settings) -> SandboxConfig:
             warn_on_start=section.host.warn_on_start,
             confine=section.host.confine,
         ),
+    )
+
+
+def limits_from(settings: Settings) -> Limits:
+    """What a sandbox may use, as the settings say."""
+    resources = settings.resources
+    return Limits(
+        memory_bytes=resources.memory_limit,
+        cpus=resources.cpu_limit,
+        processes=resources.processes,
+        open_files=resources.open_files,
+        file_bytes=resources.file_size_limit,
+        disk_bytes=resources.disk_limit,
     )
 
 
@@ -145,6 +153,13 @@ async def _choose(
         first = factory.make(AUTO_ORDER[0], config)
         try:
             await first.channel()
+        except LimitError as error:
+            # It works, but would not hold what was asked for. Perhaps the next one does.
+            await first.cleanup()
+            try:
+                return await factory.create(config, unfit=(*unfit, AUTO_ORDER[0]))
+            except EnvironmentUnavailableError:
+                raise error from None
         except SandboxError as error:
             _log.info("the sandbox `%s` cannot be used: %s", first.name, error)
             await first.cleanup()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, get_args
 
-from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, choice
+from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, choice, or_none
 from kakoi.config.setting import Setting, described
 from kakoi.config.task_settings import TaskSection
 from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES
 from kakoi.runner.commands import MIB
-from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, GIB, Limits, Network
+from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, Limits, Network
 from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.settings import AUTO, NAMES
 
@@ -166,32 +166,40 @@ class SandboxSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSection:
-    """What a sandbox may use."""
+    """What a sandbox may use; `none` is no limit. `kakoi doctor` says what keeps each here."""
 
-    cpu_limit: float = described(
+    cpu_limit: float | None = described(
         _LIMITS.cpus,
-        NUMBER,
+        or_none(NUMBER),
         "Processors.",
         env="EXECUTOR_CPU_LIMIT",
         also="command_executor.docker.resources.cpu_limit",
         project="lower",
     )
-    memory_limit: int = described(
+    memory_limit: int | None = described(
         _LIMITS.memory_bytes,
-        SIZE,
+        or_none(SIZE),
         "Memory.",
         env="EXECUTOR_MEMORY_LIMIT",
         also="command_executor.docker.resources.memory_limit",
         project="lower",
     )
-    disk_limit: int = described(
-        10 * GIB,
-        SIZE,
-        "Disk. Not kept by any sandbox yet.",
+    disk_limit: int | None = described(
+        _LIMITS.disk_bytes,
+        or_none(SIZE),
+        "Disk; a workspace that is a directory of this machine is not counted.",
         also="command_executor.docker.resources.disk_limit",
         project="lower",
     )
-    processes: int = described(_LIMITS.processes, COUNT, "Processes.", project="lower")
+    processes: int | None = described(
+        _LIMITS.processes, or_none(COUNT), "Processes.", project="lower"
+    )
+    open_files: int | None = described(
+        _LIMITS.open_files, or_none(COUNT), "Files that one process has open.", project="lower"
+    )
+    file_size_limit: int | None = described(
+        _LIMITS.file_bytes, or_none(SIZE), "The size of one file.", project="lower"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ programs want to know is in `_meta`, under `kakoi`.
 
 import codecs
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -78,6 +78,7 @@ def result_reply(
     stdout: Output,
     stderr: Output,
     left: Mapping[str, str] | None = None,
+    unkept: Sequence[str] = (),
 ) -> CallToolResult:
     """A command that has ended. A non-zero exit is an answer, too.
 
@@ -99,7 +100,7 @@ def result_reply(
         not_kept(left or {}),
         f"job {job}",
     )
-    meta = result_meta(job, result, left) | {"spans": spans, "truncated": bool(cut)}
+    meta = result_meta(job, result, left, unkept) | {"spans": spans, "truncated": bool(cut)}
     return said(told, meta, is_error=result.reason in _OURS)
 
 
@@ -119,6 +120,8 @@ def ending(result: ExecutionResult) -> list[str]:
     parts = [f"exit code {result.exit_code}", f"{result.duration_ms} ms", str(result.reason)]
     if result.error:
         parts.append(shown(result.error)[:500])
+    if result.disk_full:
+        parts.append(f"no room is left on the disk of {shown(result.disk_full)}")
     if result.leftovers_ended:
         parts.append(f"ended {result.leftovers_ended} or more processes that it left behind")
     return parts
@@ -132,9 +135,12 @@ def not_kept(left: Mapping[str, str]) -> str:
 
 
 def result_meta(
-    job: str, result: ExecutionResult, left: Mapping[str, str] | None = None
+    job: str,
+    result: ExecutionResult,
+    left: Mapping[str, str] | None = None,
+    unkept: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What came of a command, for programs."""
+    """What came of a command, for programs. `unkept`: the limits that did not hold."""
     return {
         "job_id": job,
         "running": False,
@@ -150,6 +156,8 @@ def result_meta(
         "error": shown(result.error),
         "blocked_connections": [asdict(each) for each in result.blocked_connections],
         "not_kept": sorted(shown(name)[:64] for name in left or ())[:_MOST_NAMED],
+        "disk_full": shown(result.disk_full),
+        "limits_not_kept": list(unkept),
     }
 
 

@@ -124,7 +124,7 @@ async def _has_ended(house: House, job: str, result: ExecutionResult) -> CallToo
         if total:
             data = await _head(await house.gate_channel(), job, stream, limit)
         outputs[stream] = Output(data, len(data) >= total)
-    return result_reply(job, result, outputs["stdout"], outputs["stderr"], left)
+    return result_reply(job, result, outputs["stdout"], outputs["stderr"], left, _unkept(house))
 
 
 async def _go_on_from(house: House, job: str, result: ExecutionResult) -> Mapping[str, str]:
@@ -145,6 +145,11 @@ async def _go_on_from(house: House, job: str, result: ExecutionResult) -> Mappin
         )
         session.env = dict(carried.variables)
     return carried.left_behind
+
+
+def _unkept(house: House) -> list[str]:
+    """The limits that do not hold where commands run."""
+    return [] if house.gate.sandbox is None else list(house.gate.sandbox.holding.not_kept)
 
 
 def _totals(result: ExecutionResult) -> dict[Stream, int]:
@@ -202,7 +207,8 @@ async def read_output(house: House, call: ToolCall) -> CallToolResult:
     meta: dict[str, Any] = {"job_id": job, "running": True}
     if result is not None:
         left = await _go_on_from(house, job, result)
-        state, meta = [*ending(result), not_kept(left)], result_meta(job, result, left)
+        state = [*ending(result), not_kept(left)]
+        meta = result_meta(job, result, left, _unkept(house))
     lost = f"{part.lost_bytes} bytes were not kept" if part.lost_bytes else ""
     place = f"{stream} {offset}-{next_offset}" + (", all of it" if ended else "")
     text = with_trailer(Output(data, ended).text, *state, place, lost, f"job {job}")
@@ -233,7 +239,8 @@ async def stop_command(house: House, call: ToolCall) -> CallToolResult:
     await _channel_to(house, job)
     result = await house.gate.stop(job)
     more = "read_output has what it wrote" if result.stdout_bytes or result.stderr_bytes else ""
-    return said(with_trailer("", *ending(result), more, f"job {job}"), result_meta(job, result))
+    meta = result_meta(job, result, unkept=_unkept(house))
+    return said(with_trailer("", *ending(result), more, f"job {job}"), meta)
 
 
 async def list_jobs(house: House, call: ToolCall) -> CallToolResult:

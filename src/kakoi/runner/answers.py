@@ -124,9 +124,7 @@ def parse_result(
     if number(answer, "survivors"):
         reason, exit_code = Reason.SANDBOX_LOST, 125
         error = f"{number(answer, 'survivors')} processes of the command could not be ended"
-    cwd = text(answer, "cwd")
-    if cwd and (not cwd.startswith("/") or "\0" in cwd):
-        raise BadFrame("a directory that cannot be")
+    cwd = _directory(answer, "cwd")
     return ExecutionResult(
         exit_code=exit_code,
         stdout=captures[0].text(),
@@ -145,7 +143,16 @@ def parse_result(
         leftovers_ended=number(answer, "ended"),
         id=job,
         error=error,
+        disk_full=_directory(answer, "disk_full"),
     )
+
+
+def _directory(answer: Mapping[str, Any], name: str) -> str:
+    """A full path, or nothing."""
+    path = text(answer, name)
+    if path and (not path.startswith("/") or "\0" in path):
+        raise BadFrame("a directory that cannot be")
+    return path
 
 
 def lost_result(

@@ -27,6 +27,7 @@ DELIVERED = (
     "kakoi.runner.spool",
     "kakoi.runner.memory",
     "kakoi.runner.reports",
+    "kakoi.runner.room",
     "kakoi.runner.nursery",
     "kakoi.runner.starting",
     "kakoi.runner.keepers",
@@ -103,6 +104,7 @@ class RunnerSettings:
     `oom_counter`: where the kernel counts kills for want of memory, if not where it is usual.
     `cwd`: where commands start, if not where it is started itself.
     `walls`: what it raises around commands, and itself (sandbox/landlock.py).
+    `rlimits`: what each process of a command may use, by the names in room.py.
     """
 
     linger: bool = False
@@ -110,6 +112,7 @@ class RunnerSettings:
     oom_counter: str = ""
     cwd: str = ""
     walls: Mapping[str, Any] = field(default_factory=dict)
+    rlimits: Mapping[str, int] = field(default_factory=dict)
 
 
 def python_argv(python: str = "python3") -> list[str]:

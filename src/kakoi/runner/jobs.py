@@ -52,6 +52,7 @@ class Job:
         self.outputs: list[Output] = []
         self.started = self.last_output = time.monotonic()
         self.why = ""
+        self.disk_full = b""
         self.answer: dict[str, Any] | None = None
         self._record: Record | None = None
         self._timers: list[Timer] = []
@@ -179,6 +180,7 @@ class Job:
             "max_rss_kib": record.max_rss_kib,
             "ended": record.ended,
             "survivors": record.survivors,
+            "disk_full": self.disk_full.decode("utf-8", "surrogateescape"),
         }
 
     def forget(self) -> None:

@@ -28,6 +28,7 @@ import time
 from kakoi import keeper as ending
 from kakoi.runner.nursery import Nursery
 from kakoi.runner.reports import ask, read_cwd, read_exports
+from kakoi.runner.room import limit_us
 from kakoi.runner.starting import start
 
 TYPE_CHECKING = False
@@ -68,8 +69,8 @@ class Record:
 class Keeper:
     """The runner's side of one keeper, born in the nursery if there is one."""
 
-    def __init__(self, nursery: Nursery | None = None) -> None:
-        self.pid, self.line = _fork_keeper() if nursery is None else nursery.keeper()
+    def __init__(self, rlimits: dict[str, int], nursery: Nursery | None = None) -> None:
+        self.pid, self.line = _fork_keeper(rlimits) if nursery is None else nursery.keeper()
         self.line.settimeout(_SEND_TIMEOUT_S)
 
     def fileno(self) -> int:
@@ -129,7 +130,7 @@ class Keeper:
         ending.send(self.pid, signal.SIGCONT)
 
 
-def _fork_keeper() -> tuple[int, socket.socket]:
+def _fork_keeper(rlimits: dict[str, int]) -> tuple[int, socket.socket]:
     ours, theirs = socket.socketpair()
     try:
         pid = os.fork()
@@ -139,21 +140,21 @@ def _fork_keeper() -> tuple[int, socket.socket]:
         raise
     if pid == 0:
         try:
-            _serve(theirs)
+            _serve(theirs, rlimits)
         finally:
             os._exit(1)
     theirs.close()
     return pid, ours
 
 
-def walled_nursery(raise_walls: Callable[[], None]) -> Nursery:
+def walled_nursery(raise_walls: Callable[[], None], rlimits: dict[str, int]) -> Nursery:
     """Where keepers come from that have walls around them; OSError if those can't be raised."""
 
     def begin() -> None:
         _go_first()  # Afterwards a wall may be in the way.
         raise_walls()
 
-    return Nursery(begin, _serve, _keep_only)
+    return Nursery(begin, lambda line: _serve(line, rlimits), _keep_only)
 
 
 def end_orphans(keepers: set[int]) -> int:
@@ -183,12 +184,13 @@ def _reap_all_but(keepers: set[int]) -> None:
 # --- Inside the keeper -----------------------------------------------------------------------
 
 
-def _serve(line: socket.socket) -> None:
+def _serve(line: socket.socket, rlimits: dict[str, int]) -> None:
     """A keeper's life: one command after the other, until the runner is gone."""
     _keep_only(line.fileno())
     ending.become_keeper()
     ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
     _go_first()
+    limit_us(rlimits)  # Once, here: commands inherit it, and the runner has no part in it.
     wakeup, wakeup_end = os.pipe()
     for fd in (wakeup, wakeup_end):
         os.set_blocking(fd, False)

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from kakoi.errors import ConfigurationError, SandboxError
@@ -31,6 +31,7 @@ from kakoi.runner.posix_running import PosixRunning
 from kakoi.runner.posix_shells import Collector, OrderError, Shells
 from kakoi.runner.posix_words import (
     BreachError,
+    limit_words,
     parse_files,
     parse_jobs,
     parse_output,
@@ -54,8 +55,12 @@ _LONGEST_PART = 8 * MIB
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 
-async def open_posix_channel(launch: Launcher) -> "PosixChannel":
+async def open_posix_channel(
+    launch: Launcher, rlimits: Mapping[str, int] | None = None
+) -> "PosixChannel":
     """Open a channel into the sandbox in which `launch` starts programs.
+
+    `rlimits`: what each process of a command may use, by the names in room.py.
 
     SandboxError: there is no usable shell in it, nowhere to write, or it does not answer.
     """
@@ -68,7 +73,8 @@ async def open_posix_channel(launch: Launcher) -> "PosixChannel":
         if ending is None or ending.status:
             said = f": {shell.said}" if shell.said else ""
             raise SandboxError(f"no shell could be started in the sandbox{said}")
-        place = Place(launch, channel, *parse_probe(bytes(probe.output)))
+        found = parse_probe(bytes(probe.output))
+        place = Place(launch, channel, *found, limits=limit_words(rlimits or {}))
         if not place.base:
             raise SandboxError(
                 "the sandbox has no folder to write in", hint="give it a writable /tmp"

@@ -1,6 +1,6 @@
 # kakoi's end inside a sandbox without Python: POSIX sh, /proc, and the tools of any small image.
 #
-#   sh -c 'eval "$KAKOI_SH"' kakoi-CHANNEL SPEC BASE INIT LOUD SHELL
+#   sh -c 'eval "$KAKOI_SH"' kakoi-CHANNEL SPEC BASE INIT LOUD SHELL LIMITS
 #
 # Requests come on descriptor 5: the file SPEC, or standard input. The first line is a key; each
 # request is a line KEY NONCE, a line with a verb, and lines of arguments, escaped for `printf %b`.
@@ -27,7 +27,7 @@ exec 9>&2 2>/dev/null
 k_base=$2 k_init=$3 k_loud=$4 k_shell=$5
 k_root=$PPID k_main=$$ k_spared='' k_nonce='' k_job='' k_draft='' k_home=$PWD
 [ -n "$k_init" ] || k_root=1
-k_exec='exec "$@" >&3 2>&4 3>&- 4>&-'
+k_exec="$6"'exec "$@" >&3 2>&4 3>&- 4>&-'
 
 # They would change what a shell does with a text that was judged without them.
 if [ -n "${BASH_VERSION:-}" ]; then

@@ -48,6 +48,7 @@ class Place:
 
     `init` is empty where there is none; `flag` makes it a child subreaper; `loud` makes it say how
     its child ended. `channel` names the shells that belong together.
+    `limits`: shell text that lowers the limits of a process, before it becomes a command.
     """
 
     launch: Launcher
@@ -57,6 +58,7 @@ class Place:
     flag: str = ""
     loud: str = ""
     shell: str = "/bin/sh"
+    limits: str = ""
 
     def shell_launch(self, spec: str = "", *, kept: bool = True, terminal: bool = False) -> Launch:
         """What starts a shell of ours; `kept`: below an init of its own."""
@@ -72,6 +74,7 @@ class Place:
         init = self.init if kept else ""
         above = [word for word in (init, self.flag, "--") if word] if init else []
         shell = ["sh", "-c", _BOOT, name, spec, self.base, init, self.loud, self.shell]
+        shell.append(self.limits)
         return [*above, *shell]
 
 

@@ -18,6 +18,7 @@ operate() {
     read_file) read_file ;;
     list_files) list_files ;;
     stat_file) stat_file ;;
+    room) room ;;
     resize) resize ;;
     jobs) list_jobs ;;
     state)
@@ -144,6 +145,24 @@ write_file() {
     set +C
     take_bytes "$k_length" "$k_draft" || exit 28
     k_part=$({ chmod "$k_mode" "$k_draft" && mv -f "$k_draft" "$k_value"; } 2>&1) || refuse "$k_part"
+}
+
+# The first of the directories where commands usually write on whose disk no room or inode is left.
+room() {
+    take
+    for k_list in "${k_value:-$k_home}" "$k_home" "${TMPDIR:-/tmp}" "${HOME:-/}"; do
+        if full "$k_list" -k 64 || full "$k_list" -i 1; then
+            printf '%s\n' "$k_list"
+            return
+        fi
+    done
+}
+
+# Has $1 less than $3 of what `df $2` counts?
+full() {
+    set -- "$3" $(df -P "$2" "$1" | tail -n 1)
+    case ${3:-0}${5:-x} in 0* | *[!0-9]*) return 1 ;; esac
+    [ "$5" -lt "$1" ]
 }
 
 # No name holds a slash, so that two of them can only be ours.

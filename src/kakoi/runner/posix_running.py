@@ -15,8 +15,8 @@ from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import MIB, Command, Stream, TerminalSize
 from kakoi.runner.posix_exec import Exec, cancelled, finished
 from kakoi.runner.posix_output import KeptOutput
-from kakoi.runner.posix_shells import Shells
-from kakoi.runner.posix_words import Ending, Kept, result_of, run_request
+from kakoi.runner.posix_shells import OrderError, Shells
+from kakoi.runner.posix_words import Ending, Kept, parse_directory, result_of, run_request
 
 _UNREAD = MIB
 _TRIES = 3
@@ -245,7 +245,7 @@ class PosixRunning:
             duration_ms = round((self._loop.time() - self._began) * 1000)
             for kept in self.streams.values():
                 await kept.finish()
-            return await self._judge(ending, duration_ms)
+            return await self._with_room(await self._judge(ending, duration_ms))
         except SandboxError as error:
             duration_ms = round((self._loop.time() - self._began) * 1000)
             return self._result(Ending("lost", 125), duration_ms, str(error))
@@ -326,6 +326,16 @@ class PosixRunning:
         if self._why is not None and (self._kept is not None or ending.kind == "no-shell"):
             ending = dataclasses.replace(ending, kind=self._why.value)
         return self._result(ending, duration_ms, error)
+
+    async def _with_room(self, result: ExecutionResult) -> ExecutionResult:
+        """Of a command that has failed, whether the disk was full."""
+        if result.ok or result.reason not in (Reason.EXITED, Reason.SIGNALLED):
+            return result
+        try:
+            said = await self._shells.order("room", lines=[self._command.cwd or ""])
+        except (SandboxError, OrderError):
+            return result
+        return dataclasses.replace(result, disk_full=parse_directory(said) or "")
 
     def _result(self, ending: Ending, duration_ms: int, error: str) -> ExecutionResult:
         captures = [kept.capture for kept in self.streams.values()]

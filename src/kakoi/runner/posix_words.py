@@ -6,7 +6,7 @@ The sandbox may lie, but not in another shape: wrong ones raise BreachError.
 import re
 import signal
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -99,6 +99,18 @@ def _hundredths(seconds: float | None) -> int:
 # --- What comes from there: commands ---------------------------------------------------------
 
 
+def limit_words(rlimits: Mapping[str, int]) -> str:
+    """Limits as shell text. A hard limit that is lower already stays as it is.
+
+    `-f` counts in 512 bytes in every `sh`, bash by that name included.
+    """
+    units = {"open_files": ("-n", 1), "file_bytes": ("-f", 512), "data_bytes": ("-d", 1024)}
+    words = [
+        f"ulimit {units[name][0]} {value // units[name][1]}" for name, value in rlimits.items()
+    ]
+    return "".join(f"{word} 2>/dev/null;" for word in words)
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The processes that a command is below, and when the first was started: see posix.sh."""
@@ -182,7 +194,7 @@ def result_of(
         stdout_truncated=stdout.truncated,
         stderr_truncated=stderr.truncated,
         signal=number,
-        cwd=_cwd(cwd),
+        cwd=parse_directory(cwd),
         exports=parse_exports(exports),
         cpu_ms=ending.ticks * _MS,
         leftovers_ended=ending.ended,
@@ -191,7 +203,8 @@ def result_of(
     )
 
 
-def _cwd(path: bytes) -> str | None:
+def parse_directory(path: bytes) -> str | None:
+    """A full path, as a sandbox has said it; None if it is none."""
     path = path.removesuffix(b"\n").removesuffix(b"\r")
     if not path.startswith(b"/") or len(path) > _LONGEST_PATH or b"\0" in path:
         return None

@@ -31,6 +31,7 @@ from kakoi.runner.lingering import Deaf, Meeting, Turn
 from kakoi.runner.loop import READ, Loop
 from kakoi.runner.memory import OutOfMemory
 from kakoi.runner.orders import Orders, check_run
+from kakoi.runner.room import full_place
 from kakoi.runner.shells import changes_the_shell
 from kakoi.runner.streams import Input, Intake, Output
 from kakoi.runner.walls import Unkept, around_commands, around_runner, landlock_abi
@@ -79,6 +80,7 @@ class Runner:
         self._shell = usual_shell()
         self._cwd = os.getcwd()
         self._memory = OutOfMemory(settings.get("oom_counter", ""))
+        self._rlimits: dict[str, int] = settings.get("rlimits", {})
         self._env = {
             name: value
             for name, value in os.environb.items()
@@ -207,7 +209,7 @@ class Runner:
         return keeper
 
     def _new_keeper(self) -> Keeper:
-        keeper = Keeper(self._nursery)
+        keeper = Keeper(self._rlimits, self._nursery)
         self._keepers[keeper.pid] = keeper
         self.loop.watch(keeper.fileno(), READ, lambda _events: self._on_record(keeper))
         return keeper
@@ -234,10 +236,19 @@ class Runner:
             failed = record.kind != "exited" or record.number != 0
             if failed and self._memory.ran_out() and not job.why:
                 job.why = "out_of_memory" if _was_killed(record) else ""
+            if failed:
+                job.disk_full = full_place(self._places(job))
             job.over(record)
 
     def _ours(self) -> set[int]:
         return {*self._keepers, *([self._nursery.pid] if self._nursery else [])}
+
+    def _places(self, job: Job) -> list[bytes]:
+        """Where a command usually writes."""
+        env = {**self._env, **{encode(k): encode(v) for k, v in job.order["env"].items()}}
+        temporary = env.get(b"TMPDIR", b"/tmp")
+        cwd = encode(job.order.get("cwd") or self._cwd)
+        return [cwd, encode(self._cwd), temporary, env.get(b"HOME", b"/")]
 
     def _trim_later(self) -> None:
         if self._trimming is None:
@@ -322,7 +333,8 @@ def _walled(settings: dict[str, Any]) -> tuple[Nursery | None, int]:
     find_programs(walls, path, usual_shell())
     around_runner(walls)
     try:
-        return walled_nursery(lambda: around_commands(walls)), landlock_abi()
+        nursery = walled_nursery(lambda: around_commands(walls), settings.get("rlimits", {}))
+        return nursery, landlock_abi()
     except OSError as error:
         if walls.get("needs_abi"):
             raise Unkept(f"commands cannot be confined: {error}", "kakoi doctor") from None

@@ -13,6 +13,7 @@ from kakoi.errors import (
     ConfigurationError,
     ExecutionError,
     ExecutionTimeoutError,
+    LimitError,
     SandboxError,
 )
 from kakoi.redact import redact
@@ -31,18 +32,93 @@ DEFAULT_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a sandbox may use. None is no limit."""
+    """What a sandbox may use. None is no limit. Time is not here: each command has its own.
+
+    `open_files`: how many one process may have. `file_bytes`: how large one file may get.
+    `disk_bytes`: how much all that is written may take, outside of a directory of this machine.
+    `asked`: those that must hold, by the names of their fields: a sandbox that cannot keep one is
+        refused. The others are kept where that is possible. None: all that are not the default.
+    """
 
     memory_bytes: int | None = 4 * GIB
     cpus: float | None = 2.0
     processes: int | None = 512
+    open_files: int | None = 8192
+    file_bytes: int | None = 10 * GIB
+    disk_bytes: int | None = 10 * GIB
+    asked: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "cpus", "processes"):
+        for name, least in LEAST.items():
             value = getattr(self, name)
             check_type(name, value, int, float, type(None))
             if value is not None and not value > 0:
                 raise ConfigurationError(f"{name} is {value}; it must be above zero")
+            if value is not None and value < least:
+                raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
+        check_type("asked", self.asked, frozenset, type(None))
+        if self.asked is not None and (unknown := sorted(self.asked - set(LEAST))):
+            raise ConfigurationError(f"asked names {unknown[0]!r}; that is no limit")
+
+    @property
+    def rlimits(self) -> dict[str, int]:
+        """What each process is limited to in every sandbox, by the names of runner/room.py."""
+        found = {"open_files": self.open_files, "file_bytes": self.file_bytes}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def is_asked(self, name: str) -> bool:
+        """Must this limit hold?"""
+        if getattr(self, name) is None:
+            return False
+        if self.asked is not None:
+            return name in self.asked
+        return bool(getattr(self, name) != getattr(_DEFAULTS, name))
+
+
+# Every limit, and the least it can be: below that our own programs inside could not work.
+LEAST: Final[Mapping[str, int]] = {
+    "memory_bytes": 0,
+    "cpus": 0,
+    "processes": 0,
+    "open_files": 256,
+    "file_bytes": MIB,
+    "disk_bytes": 4 * MIB,
+}
+_DEFAULTS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Which limits hold in a sandbox, by the names of their fields.
+
+    `kept`: what keeps each. `not_kept`: why the others are not. One that is None is in neither.
+    """
+
+    kept: Mapping[str, str] = field(default_factory=dict)
+    not_kept: Mapping[str, str] = field(default_factory=dict)
+
+    def refuse_unkept(self, limits: Limits, *, sandbox: str) -> None:
+        """SandboxError if a limit does not hold that was asked for by name."""
+        broken = {name: why for name, why in self.not_kept.items() if limits.is_asked(name)}
+        if broken:
+            name, why = next(iter(broken.items()))
+            raise LimitError(
+                f"{sandbox} cannot keep {name} at {getattr(limits, name):.12g}: {why}",
+                details={"limits": sorted(broken)},
+                hint=_WAYS_OUT[name],
+            )
+
+
+_ENGINE_OR_GROUP = "use docker; or run as root, or where systemd delegates control groups to you"
+_WAYS_OUT: Final[Mapping[str, str]] = {
+    "memory_bytes": f"{_ENGINE_OR_GROUP}; or `resources.memory_limit: none`",
+    "cpus": f"{_ENGINE_OR_GROUP}; or `resources.cpu_limit: none`",
+    "processes": f"{_ENGINE_OR_GROUP}; or `resources.processes: none`",
+    "open_files": "raise the hard limit (`ulimit -Hn`), or ask for less",
+    "file_bytes": "ask for less",
+    "disk_bytes": "run as root on the machine of the engine, ask for less than half of the memory"
+    " limit, or set `resources.disk_limit: none`",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +171,11 @@ class SandboxAdapter(Protocol):
 
     async def channel(self) -> Channel:
         """The way in, opened at first use and again after it was lost."""
+        ...
+
+    @property
+    def holding(self) -> Holding:
+        """Which limits hold; empty before the place was made."""
         ...
 
     async def cleanup(self) -> None:

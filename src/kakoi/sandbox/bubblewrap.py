@@ -8,7 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from kakoi.errors import ConfigurationError, EnvironmentUnavailableError, KakoiError, SandboxError
+from kakoi.errors import (
+    ConfigurationError,
+    EnvironmentUnavailableError,
+    KakoiError,
+    LimitError,
+    SandboxError,
+)
 from kakoi.process import ProcessExecutor
 from kakoi.process.stream import Launch
 from kakoi.results import ExecutionResult
@@ -21,6 +27,7 @@ from kakoi.sandbox.adapter import (
     PROXIED,
     Availability,
     ExecuteOptions,
+    Holding,
     Limits,
     as_command,
     exit_code_or_raise,
@@ -34,7 +41,7 @@ from kakoi.sandbox.bubblewrap_launch import (
     walls_of,
 )
 from kakoi.sandbox.landlock import as_unavailable
-from kakoi.sandbox.limits import Group, make_group
+from kakoi.sandbox.limits import Group, holding_of, make_group, rlimits_for, scratch_sizes
 from kakoi.sandbox.outlet import Handover, Outlet, Served, checked_outlet
 from kakoi.sandbox.workspace import look_at, look_at_workspace, ours_within
 
@@ -55,8 +62,8 @@ class BubblewrapAdapter:
 
     `read_only`: files and directories to see besides the system's, at their own paths.
     `env`: variables of every command. `timeout_s`: how long `execute` lets a command run.
-    `limits`: `processes` is kept by the kernel, for everything in the sandbox together; so are
-        `memory_bytes` and `cpus` where root may make a control group (`kept_limits` says it).
+    `limits`: kept by the kernel; for everything in the sandbox together where we may make a control
+        group, and else for each process, as far as that goes (`holding` says it).
     `programs`: the only ones that commands may execute, by name; None: any. Nothing is executed
         then from where commands can write, and a kernel that cannot keep it is refused.
     A filter of system calls (seccomp.py) is on where the machine's numbers are known.
@@ -98,6 +105,7 @@ class BubblewrapAdapter:
         self._connection = Connection(self._open)
         self._availability: Availability | None = None
         self._group: Group | None = None
+        self._holding = Holding()
         self._settings()
 
     @property
@@ -139,10 +147,9 @@ class BubblewrapAdapter:
         await self._stop_serving()
 
     @property
-    def kept_limits(self) -> frozenset[str]:
-        """Which of the limits the kernel keeps, once the sandbox is there."""
-        own = {"processes"} if self._limits.processes is not None else set()
-        return frozenset(own) | (self._group.kept if self._group else frozenset())
+    def holding(self) -> Holding:
+        """Which of the limits hold, and by what, once the sandbox is there."""
+        return self._holding
 
     async def _stop_serving(self) -> None:
         served, self._served = self._served, None
@@ -166,6 +173,7 @@ class BubblewrapAdapter:
             network=self._network,
             env=self._env,
             programs=self._programs,
+            sizes=scratch_sizes(self._limits),
         )
 
     async def _open(self) -> Channel:
@@ -174,8 +182,14 @@ class BubblewrapAdapter:
             raise _unavailable(_NOT_INSTALLED)
         await self._leave_group()
         wanted = self._settings()
-        if system.uid == 0:
-            self._group = await asyncio.to_thread(make_group, self._limits)
+        self._group = await asyncio.to_thread(make_group, self._limits)
+        kept = self._group.kept if self._group else frozenset()
+        self._holding = holding_of(self._limits, kept, cpus=os.cpu_count() or 1)
+        try:
+            self._holding.refuse_unkept(self._limits, sandbox="bubblewrap")
+        except LimitError:
+            await self._leave_group()
+            raise
         counter = self._group.oom_counter if self._group else ""
         if counter:
             seen = look_at(counter, what="the counter of the control group")
@@ -184,6 +198,7 @@ class BubblewrapAdapter:
             max_processes=self._limits.processes,
             oom_counter=counter,
             walls=walls_of(wanted, system).handed_over(),
+            rlimits=rlimits_for(self._limits, kept),
         )
         try:
             if self._outlet is None:

@@ -35,6 +35,13 @@ _SCRATCH = ("/tmp", "/var/tmp", "/dev/shm", "/run", HOME)  # noqa: S108
 _HANDED = "\0"
 _SPEC, _ARGS, _FILTER = f"{_HANDED}spec", f"{_HANDED}args", f"{_HANDED}filter"
 
+# What cannot be entered keeps nothing: better no sandbox than one without its limits.
+_ENTER = (
+    'while [ "$1" != -- ]; do echo 0 >"$1" || '
+    '{ echo "staging: cannot enter the control group $1" >&2; exit 71; }; shift; done; shift; '
+    'exec "$@"'
+)
+
 # Left out because people put tokens there: environment, gitconfig, npmrc, pip.conf, wgetrc,
 # maven/settings.xml, ssl/private. Left out because they tell hosts apart: hostname, machine-id.
 _ETC = """
@@ -55,6 +62,7 @@ class Settings:
 
     `guarded`: what in the workspace commands may read and not change, nor put another in its place.
     `programs`: the only ones that commands may execute, by name; None: any.
+    `sizes`: how many bytes a private directory may hold, by its path.
     """
 
     workspace: Seen
@@ -63,6 +71,7 @@ class Settings:
     network: Literal["none", "host"] = "none"
     env: Mapping[str, str] = field(default_factory=dict)
     programs: tuple[str, ...] | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +166,7 @@ def build_launch(
 ) -> Launch:
     """How to start `program` in a sandbox of its own, with the workspace as its directory.
 
-    `groups`: the control groups that root enters first, by their files of processes.
+    `groups`: the control groups to enter first, by their files of processes.
 
     The sandbox ends with the *thread* that starts it (`--die-with-parent` is a parent-death
     signal, and the kernel means threads): start it from one that stays. Whoever started it closes
@@ -178,7 +187,7 @@ def build_launch(
         *(("--seccomp", _FILTER) if calls else ()),
         *_namespaces(settings.network, locked=settings.programs is None),
         *_system_mounts(system),
-        *_private_mounts(settings.network),
+        *_private_mounts(settings.network, settings.sizes),
         *_file_arguments(files),
         *_named_mounts(settings, named, staged=staged),
         # What bubblewrap builds the rest upon would be writable.
@@ -192,6 +201,8 @@ def build_launch(
     if staged:
         argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *argv]
         handed[_SPEC] = _spec(uid, gid, named, _writable(settings), groups)
+    elif groups:
+        argv = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--", *argv]
     return Launch(
         argv=argv,
         env={"PATH": PATH, "LANG": "C.UTF-8"},
@@ -283,12 +294,16 @@ def _file_arguments(files: Iterable[str]) -> Iterator[str]:
         yield from ("--perms", "0444", "--file", _HANDED + path, path)
 
 
-def _private_mounts(network: str) -> Iterator[str]:
+def _private_mounts(network: str, sizes: Mapping[str, int]) -> Iterator[str]:
+    def private(path: str) -> tuple[str, ...]:
+        size = ("--size", str(sizes[path])) if path in sizes else ()
+        return (*size, "--tmpfs", path)
+
     yield from ("--proc", "/proc", "--dev", "/dev")
     # Open to everybody, as programs expect it; bubblewrap's own directories are not.
     for path in _SCRATCH[:3]:
-        yield from ("--perms", "1777", "--tmpfs", path)
-    yield from ("--tmpfs", "/run", "--symlink", "../run", "/var/run", "--tmpfs", HOME)
+        yield from ("--perms", "1777", *private(path))
+    yield from (*private("/run"), "--symlink", "../run", "/var/run", *private(HOME))
     if network == "host":
         yield from ("--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf")
 

@@ -43,8 +43,10 @@ from kakoi.process.stream import Launch
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command, check_type
 from kakoi.sandbox.adapter import (
+    LEAST,
     Availability,
     ExecuteOptions,
+    Holding,
     as_command,
     exit_code_or_raise,
 )
@@ -189,6 +191,11 @@ class ContainerAdapter:
         raise _cannot("live output, input, jobs and files")
 
     # --- The environment ---------------------------------------------------------------------
+
+    @property
+    def holding(self) -> Holding:
+        """Nothing is limited but time: container-use has no words for it."""
+        return Holding(not_kept=dict.fromkeys(LEAST, "container-use sets no limits"))
 
     async def cleanup(self) -> None:
         """End the server and delete an environment that was made here. Never raises."""

@@ -21,8 +21,15 @@ from kakoi.runner.channel import RunnerChannel
 from kakoi.runner.commands import Channel, Command, check_type
 from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings
-from kakoi.sandbox.adapter import Availability, ExecuteOptions, as_command, exit_code_or_raise
+from kakoi.sandbox.adapter import (
+    Availability,
+    ExecuteOptions,
+    Holding,
+    as_command,
+    exit_code_or_raise,
+)
 from kakoi.sandbox.docker_advice import is_conflict
+from kakoi.sandbox.docker_checks import holding_of
 from kakoi.sandbox.docker_cli import WAY, DockerSettings, Lifetime, Plan, Program, Tag, run_args
 from kakoi.sandbox.docker_container import (
     Container,
@@ -91,6 +98,7 @@ class DockerAdapter:
         self._clock = clock
         self._container: Container | None = None
         self._guest: Guest | None = None
+        self._holding = Holding()
         self._connection = Connection(self._open)
         self._has_warned = config.network != "host"
 
@@ -141,6 +149,11 @@ class DockerAdapter:
     def container_id(self) -> str:
         """The engine's own name for a container that stays; empty if it was not made here."""
         return "" if self._container is None else self._container.id
+
+    @property
+    def holding(self) -> Holding:
+        """Which of the limits hold, and by what, once a container was made here."""
+        return self._holding
 
     # --- Can it be used? ---------------------------------------------------------------------
 
@@ -238,6 +251,8 @@ class DockerAdapter:
             _LOG.warning("containers share the network of this machine: `network` is `host`")
         now_s = None if self._clock is None else self._clock()
         plan = await plan_container(self._engine, self._config, tag, now_s=now_s)
+        self._holding = holding_of(plan)
+        self._holding.refuse_unkept(self._config.limits, sandbox=self.name)
         if self._outlet is None:
             return plan
         self._handover = self._handover or Handover()
@@ -341,7 +356,11 @@ class DockerAdapter:
         return await self._enter(container)
 
     async def _enter(self, container: Container) -> Channel:
-        settings = RunnerSettings(linger=True, walls=walls_of(self._config).handed_over())
+        settings = RunnerSettings(
+            linger=True,
+            walls=walls_of(self._config).handed_over(),
+            rlimits=self._config.limits.rlimits,
+        )
         channel = await self._entry.enter(container.name, container.user, settings)
         if not isinstance(channel, RunnerChannel) or os.geteuid() != 0:
             return channel

@@ -5,11 +5,15 @@ says counts; what the engine says, only where the kernel is silent.
 """
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kakoi.errors import SandboxError
-from kakoi.sandbox.adapter import Limits
+from kakoi.sandbox.adapter import Holding, Limits
+from kakoi.sandbox.disk import Disk
+from kakoi.sandbox.docker_cli import Plan
 
 if TYPE_CHECKING:
     from kakoi.runner.commands import Channel
@@ -27,6 +31,9 @@ _FILES = {
 }
 _PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
 _SLACK = 1.01
+_PAGE = 64 * 1024
+_SECTOR = 512
+_UNESCAPED = re.compile(r"\\([0-7]{3})")
 _MAX_BYTES = 256 * 1024
 
 
@@ -60,6 +67,67 @@ async def sees_view(channel: "Channel", inside: str) -> bool:
         for line in (await _read(channel, _MOUNTS) or "").splitlines()
         if len(fields := line.split()) > 5
     )
+
+
+async def disk_faults(channel: "Channel", disk: Disk) -> list[str]:
+    """What is wrong with the places that were to be limited, in words."""
+    if not disk.is_kept:
+        return []
+    mounts = parse_mounts(await _read(channel, _MOUNTS) or "")
+    faults = [
+        f"disk: {path} (in force: {found or 'nothing'})"
+        for path, size in disk.sizes.items()
+        if not 0 < (found := mounts.get(path, Mounted()).tmpfs_bytes) <= size + _PAGE
+    ]
+    for path in disk.tops:
+        device = mounts.get(path, Mounted()).loop
+        sectors = await _read(channel, f"/sys/block/{device}/size") if device else None
+        if not sectors or int(sectors) * _SECTOR > disk.volume_bytes:
+            faults.append(f"disk: {path} is not on the disk that was made for it")
+    if not mounts.get("/", Mounted()).read_only:
+        faults.append("disk: / can be written")
+    return faults
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """What is mounted somewhere: the size of a tmpfs, or the name of a loop device."""
+
+    tmpfs_bytes: int = 0
+    loop: str = ""
+    read_only: bool = False
+
+
+def parse_mounts(text: str) -> dict[str, Mounted]:
+    """The mounts of a mountinfo, by their places; of two at one place the upper one."""
+    found = {}
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        place, options = before.split(" ")[4:6]
+        kind, source, more = after.split(" ")[:3]
+        size = re.search(r"(?:^|,)size=(\d+)k(?:,|$)", more) if kind == "tmpfs" else None
+        loop = re.fullmatch(r"/dev/(loop\d+)", source) if kind == "ext4" else None
+        found[_UNESCAPED.sub(lambda match: chr(int(match[1], 8)), place)] = Mounted(
+            tmpfs_bytes=int(size[1]) * 1024 if size else 0,
+            loop=loop[1] if loop else "",
+            read_only="ro" in options.split(","),
+        )
+    return found
+
+
+def holding_of(plan: Plan) -> Holding:
+    """Which limits hold in a container of the plan; those of the engine are read back later."""
+    limits, disk = plan.settings.limits, plan.disk
+    by = dict.fromkeys(_FILES, f"{plan.program}: a control group")
+    by |= {"open_files": "rlimit: of each process", "file_bytes": "rlimit: of each file"}
+    why = {}
+    if disk is not None and disk.is_kept:
+        rest = "; not the workspace, which is a directory of this machine" if plan.source else ""
+        by["disk_bytes"] = f"{disk.by}{rest}"
+    elif disk is not None:
+        why["disk_bytes"] = disk.why
+    kept = {name: words for name, words in by.items() if getattr(limits, name) is not None}
+    return Holding(kept, why)
 
 
 def confinement_faults(status: str) -> list[str]:

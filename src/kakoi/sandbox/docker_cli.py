@@ -4,7 +4,7 @@ import csv
 import io
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -15,6 +15,7 @@ from kakoi.redact import is_secret_name
 from kakoi.runner.commands import MIB, check_type, new_id
 from kakoi.runner.shells import changes_the_shell
 from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, GIB, PROXIED, Limits, Network
+from kakoi.sandbox.disk import TEMPORARY, Disk, volume_path
 from kakoi.sandbox.docker_users import check_user
 from kakoi.sandbox.workspace import Seen
 
@@ -26,6 +27,8 @@ WAITER = "65530:65530"
 HOME = "/home/agent"
 WAY = "/run/kakoi"
 _FOREVER = "2147483647"
+# One inode for so many bytes in memory, as ext4 has it on a disk.
+_INODE_BYTES = 16 * 1024
 
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
@@ -135,6 +138,7 @@ class Plan:
     `own_home`: the user is not the image's, so the image has no home for it.
     `cpus`: the machine's; an engine refuses a limit above that.
     `way`: the directory by which the way out is handed over (outlet.py); seen inside at WAY.
+    `disk`: where it can write, if that is limited.
     """
 
     settings: DockerSettings
@@ -151,6 +155,7 @@ class Plan:
     program: Program = "docker"
     rootless: bool = False
     way: str = ""
+    disk: Disk | None = None
 
     @property
     def view_of(self) -> str:
@@ -159,13 +164,24 @@ class Plan:
 
     @property
     def directories(self) -> list[str]:
-        """What has to be made inside, parents first."""
+        """What has to be there inside for the user, parents first."""
         made = [HOME] if self.own_home else []
         if self.settings.programs is not None:
             made += ["/tmp", "/var/tmp", "/run/lock"]  # noqa: S108 - open to all in images
         if self.source is None:
             made.append(self.settings.inside)
         return [*made, *(each for each in self.settings.directories if each not in made)]
+
+    @property
+    def unmade(self) -> list[str]:
+        """Those of them that nothing is mounted at, so that they have to be made."""
+        return [] if self.disk and self.disk.is_kept else self.directories
+
+    @property
+    def disk_label(self) -> str:
+        """By which a disk is found again: the name it was made for, and where it is inside."""
+        tops = self.disk.tops if self.disk else ()
+        return ":".join([self.name, *tops]) if tops else ""
 
 
 def run_args(plan: Plan, argv: Sequence[str]) -> list[str]:
@@ -177,14 +193,36 @@ def run_args(plan: Plan, argv: Sequence[str]) -> list[str]:
 
 def _scratch(plan: Plan) -> list[str]:
     """The directories in memory; a parent must be mounted before its child."""
-    return [word for path in sorted(plan.directories) for word in _in_memory(plan, path)]
+    return [word for path in sorted(plan.unmade) for word in _in_memory(plan, path)]
 
 
-def _in_memory(plan: Plan, path: str) -> list[str]:
+def _in_memory(plan: Plan, path: str, size: int | None = None) -> list[str]:
     programs = "exec" if plan.settings.programs is None else "noexec"
     # Podman knows no owner here; and runc prefers the mode of a directory that is in the image.
-    owned = "mode=1777" if plan.program == "podman" else f"uid={plan.uid},gid={plan.gid},mode=0755"
-    return ["--tmpfs", f"{path}:rw,{programs},nosuid,nodev,{owned}"]
+    is_open = plan.program == "podman" or path in TEMPORARY
+    owned = "mode=1777" if is_open else f"uid={plan.uid},gid={plan.gid},mode=0755"
+    limit = "" if size is None else f",size={size},nr_inodes={max(size // _INODE_BYTES, 1024)}"
+    return ["--tmpfs", f"{path}:rw,{programs},nosuid,nodev,{owned}{limit}"]
+
+
+def _disk(plan: Plan) -> Iterator[str]:
+    """Nothing can be written but to places of limited size."""
+    disk = plan.disk
+    if disk is None or not disk.is_kept:
+        return
+    yield "--read-only"
+    if plan.program == "podman":
+        yield "--read-only-tmpfs=false"
+    for path, size in disk.sizes.items():
+        yield from _in_memory(plan, path, size)
+    for number, path in enumerate(disk.tops):
+        source = volume_path(plan.name, number)
+        if path in disk.copied:
+            # A volume, and not a bind mount: the engine copies into it what the image has there.
+            options = f"volume-opt=type=none,volume-opt=o=bind,volume-opt=device={source}"
+            yield from ("--mount", f"type=volume,dst={path},{options}")
+        else:
+            yield from mount_args(source, path, plan.program, must_exist=True)
 
 
 def create_args(plan: Plan) -> list[str]:
@@ -230,13 +268,19 @@ def _common(plan: Plan) -> list[str]:
         ),
         *(("--userns", "keep-id") if plan.rootless and plan.source else ()),
         *_mounts(plan),
+        *_disk(plan),
         # A workspace may be seen at its own path, and in an image nobody else gets past this one.
-        *(_in_memory(plan, "/root") if _within_root(settings) else ()),
+        *(_in_memory(plan, "/root", MIB) if _within_root(settings) else ()),
         *("-w", settings.inside),
         *_pairs("-e", env),
         # Each of them, always: an image has labels as well, and containers inherit them.
-        *_pairs("--label", {**plan.labels, "kakoi.user": plan.user, "kakoi.view": plan.view_of}),
+        *_pairs("--label", _labels(plan)),
     ]
+
+
+def _labels(plan: Plan) -> dict[str, str]:
+    ours = {"kakoi.user": plan.user, "kakoi.view": plan.view_of, "kakoi.disk": plan.disk_label}
+    return {**plan.labels, **ours}
 
 
 def _within_root(settings: DockerSettings) -> bool:

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from kakoi.errors import SandboxError
 from kakoi.process.stream import Launch
+from kakoi.sandbox.disk import plan_disk
 from kakoi.sandbox.docker_advice import is_conflict
 from kakoi.sandbox.docker_cli import (
     DockerSettings,
@@ -19,9 +21,10 @@ from kakoi.sandbox.docker_cli import (
     exec_args,
     new_name,
 )
-from kakoi.sandbox.docker_engine import Engine, Facts, State
-from kakoi.sandbox.docker_users import choose_user, is_root
+from kakoi.sandbox.docker_engine import Engine, Facts, Image, State
+from kakoi.sandbox.docker_users import Choice, choose_user, is_root
 from kakoi.sandbox.views import lent, view_path
+from kakoi.sandbox.volumes import held, mounted
 from kakoi.sandbox.workspace import look_at_workspace, ours_within
 
 _T = TypeVar("_T")
@@ -82,7 +85,7 @@ async def plan_container(
     uid, gid = await engine.numbers_of(choice.user, image)
     name = tag.name or new_name()
     source = None if workspace is None else workspace.path
-    return Plan(
+    plan = Plan(
         settings=settings,
         name=name,
         labels=tag.labels(now_s=now_s),
@@ -97,6 +100,29 @@ async def plan_container(
         program=engine.program,
         rootless=facts.rootless,
     )
+    disk = plan_disk(
+        settings.limits,
+        plan.directories,
+        main=None if source else settings.inside,
+        home=await _home(engine, choice, image) if settings.limits.disk_bytes else "",
+        volumes=image.volumes,
+        why_no_volume=_why_no_volume(facts, engine),
+    )
+    return dataclasses.replace(plan, disk=disk)
+
+
+async def _home(engine: Engine, choice: Choice, image: Image) -> str:
+    """The home that the image has for its user; empty if the user gets one of ours."""
+    return "" if choice.own_home else await engine.home_of(choice.user, image)
+
+
+def _why_no_volume(facts: Facts, engine: Engine) -> str:
+    """Why no disk of limited size can be made for containers; empty if one can."""
+    if os.geteuid() != 0:
+        return "only root can make a disk of limited size"
+    if engine.program != "docker" or facts.remapped or facts.rootless or not engine.is_local:
+        return "no disk of limited size can be made for this engine"
+    return ""
 
 
 def _check_reach(facts: Facts, engine: Engine) -> None:
@@ -111,14 +137,25 @@ def _check_reach(facts: Facts, engine: Engine) -> None:
         )
 
 
+class _Who(TypedDict):
+    """For whom something is mounted, while a container is started."""
+
+    name: str
+    uid: int
+    gid: int
+    data_only: bool
+
+
 @contextlib.asynccontextmanager
 async def mountable(plan: Plan) -> AsyncIterator[None]:
     """While this holds, a container of the plan can be started."""
-    if plan.lent is None:
-        yield
-        return
     data_only = plan.settings.programs is not None
-    async with lent(plan.lent, name=plan.name, uid=plan.uid, gid=plan.gid, data_only=data_only):
+    who: _Who = {"name": plan.name, "uid": plan.uid, "gid": plan.gid, "data_only": data_only}
+    async with contextlib.AsyncExitStack() as stack:
+        if plan.lent is not None:
+            await stack.enter_async_context(lent(plan.lent, **who))
+        if plan.disk is not None and plan.disk.volume_bytes:
+            await stack.enter_async_context(mounted(plan.disk, **who))
         yield
 
 
@@ -142,26 +179,29 @@ class Inside:
 class Container:
     """A container that only waits. Its commands have a user of their own."""
 
-    def __init__(self, engine: Engine, name: str, user: str, *, view_of: str = "") -> None:
+    def __init__(
+        self, engine: Engine, name: str, user: str, *, view_of: str = "", disk: str = ""
+    ) -> None:
         self.name = name
         self.user = user
         self.id = ""  # Known once it was made here.
         self._engine = engine
         self._view_of = view_of
+        self._disk = disk
 
     @classmethod
     async def make(cls, engine: Engine, plan: Plan) -> "Container":
         """Create and start it. If that fails, nothing is left of it."""
-        container = cls(engine, plan.name, plan.user, view_of=plan.view_of)
+        container = cls(engine, plan.name, plan.user, view_of=plan.view_of, disk=plan.disk_label)
         # From the beginning: an engine looks for it already when it creates a container.
         async with mountable(plan):
             try:
                 words = create_args(plan)
                 made = await engine.must(words, doing="creating a container", about=plan.name)
                 container.id = made.strip()
-                if plan.directories and plan.settings.programs is None:
+                if plan.unmade and plan.settings.programs is None:
                     await engine.make_directories(
-                        plan.name, plan.directories, uid=plan.uid, gid=plan.gid
+                        plan.name, plan.unmade, uid=plan.uid, gid=plan.gid
                     )
                 await engine.start(plan.name)
             except BaseException as error:
@@ -186,7 +226,8 @@ class Container:
                 details={"owner": labels.get("kakoi.owner", "")},
                 hint="attach only to a container that this user's kakoi made and kept",
             )
-        return cls(engine, name, labels["kakoi.user"], view_of=labels.get("kakoi.view", ""))
+        view, disk = labels.get("kakoi.view", ""), labels.get("kakoi.disk", "")
+        return cls(engine, name, labels["kakoi.user"], view_of=view, disk=disk)
 
     async def state(self) -> State:
         """What it is doing."""
@@ -201,7 +242,7 @@ class Container:
             f"the container `{self.name}` does not run any more: {state}",
             details={"container": self.name, "state": state.status, "exit_code": state.exit_code},
             hint="its files are gone; make a new sandbox"
-            if state.status == "gone"
+            if state.status == "gone" or self._disk
             else f"{self._engine.program} start {self.name} brings it back with its files; "
             "cleanup removes it",
         )
@@ -229,6 +270,10 @@ class Container:
                 uid, gid = (int(number) for number in self.user.split(":"))
                 seen = look_at_workspace(self._view_of, guarded=True)
                 await stack.enter_async_context(lent(seen, name=self.name, uid=uid, gid=gid))
+            if self._disk:
+                made_for, *paths = self._disk.split(":")
+                pid = await self._engine.pid(self.name)
+                await stack.enter_async_context(held(paths, name=made_for, pid=pid))
             await self._engine.restart(self.name)
 
     async def remove(self) -> None:

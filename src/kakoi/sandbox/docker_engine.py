@@ -26,6 +26,7 @@ from kakoi.process.stream import Launch, ProcessStream
 from kakoi.runner.commands import new_id
 from kakoi.sandbox.docker_advice import explain, not_pulled
 from kakoi.sandbox.docker_cli import Program
+from kakoi.sandbox.docker_users import find_home, find_user, mountable_path
 
 _CALL_S = 60.0
 _PULL_S = 1800.0
@@ -36,6 +37,7 @@ _FACTS = {
     "docker": "{{.NCPU}} {{json .SecurityOptions}}",
     "podman": "{{.Host.CPUs}} {{if .Host.Security.Rootless}}rootless{{end}}",
 }
+_IMAGE = "{{.Id}} {{.Config.User}}{{range $path, $_ := .Config.Volumes}}\n{{$path}}{{end}}"
 _GONE = re.compile(r"no such container|no container with name|no such object", re.IGNORECASE)
 # How the names of containers begin that are there for a moment, to look into an image.
 HELPER: Final = "kakoi-look-"
@@ -53,10 +55,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that is here. `user` is the one it was made for; empty is root."""
+    """An image that is here. `user` is the one it was made for; empty is root.
+
+    `volumes`: the directories for which it wants volumes of their own.
+    """
 
     id: str
     user: str
+    volumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class Engine:
         self._executor = executor
         self._env = dict(env or {})
         self._facts: Facts | None = None
-        self._users: dict[tuple[str, str], tuple[int, int]] = {}
+        self._users: dict[str, str] = {}
 
     async def call(
         self,
@@ -139,6 +145,11 @@ class Engine:
             raise explain(result.stderr, program=self.program, doing=doing, about=about)
         return result.stdout
 
+    @property
+    def is_local(self) -> bool:
+        """Does it run on this machine, as far as its address says?"""
+        return self._env.get("DOCKER_HOST", "unix://").startswith("unix://")
+
     # --- The engine itself -------------------------------------------------------------------
 
     async def version(self) -> str:
@@ -174,11 +185,12 @@ class Engine:
 
     async def find_image(self, image: str) -> Image | None:
         """The image, if it is here."""
-        args = ["image", "inspect", "--format", "{{.Id}} {{.Config.User}}", image]
+        args = ["image", "inspect", "--format", _IMAGE, image]
         result = await self.call(args, doing="looking for the image")
         if result.exit_code == 0:
-            identity, _, user = result.stdout.strip().partition(" ")
-            return Image(identity, user.strip())
+            identity, _, rest = result.stdout.strip().partition(" ")
+            user, *volumes = rest.split("\n")
+            return Image(identity, user.strip(), tuple(filter(None, map(mountable_path, volumes))))
         error = explain(
             result.stderr, program=self.program, doing="looking for the image", about=image
         )
@@ -268,19 +280,26 @@ class Engine:
         uid, _, gid = user.partition(":")
         if uid.isdigit() and gid.isdigit():
             return int(uid), int(gid)
-        if (image.id, user) not in self._users:
-            found = find_user(await self._read_users(image), user)
-            if found is None or found[0] == 0:
-                raise SandboxError(
-                    f"the image's user `{user}` "
-                    + ("is root" if found else "is not in its /etc/passwd"),
-                    hint="give `user` as `uid:gid`",
-                )
-            self._users[image.id, user] = found
-        return self._users[image.id, user]
+        found = find_user(await self._users_of(image), user)
+        if found is None or found[0] == 0:
+            raise SandboxError(
+                f"the image's user `{user}` "
+                + ("is root" if found else "is not in its /etc/passwd"),
+                hint="give `user` as `uid:gid`",
+            )
+        return found
+
+    async def home_of(self, user: str, image: Image) -> str:
+        """The home of a user of the image; empty if it has none of its own."""
+        return find_home(await self._users_of(image), user)
+
+    async def _users_of(self, image: Image) -> str:
+        """The file of users in an image; empty if there is none."""
+        if image.id not in self._users:
+            self._users[image.id] = await self._read_users(image)
+        return self._users[image.id]
 
     async def _read_users(self, image: Image) -> str:
-        """The file of users in an image; empty if there is none."""
         # Never started: only a container lets us look into an image.
         name = f"{HELPER}{new_id()}"
         args = ["create", "--name", name, "--label", f"kakoi.owner={self._owner}"]
@@ -363,16 +382,3 @@ def directories_archive(paths: Sequence[str], *, uid: int, gid: int) -> bytes:
             entry.uid, entry.gid = uid, gid
             archive.addfile(entry)
     return data.getvalue()
-
-
-def find_user(users: str, user: str) -> tuple[int, int] | None:
-    """The numbers of `name`, `uid` or either with `:gid`, by the text of a file of users."""
-    name, _, group = user.partition(":")
-    for line in users.splitlines():
-        fields = line.split(":")
-        if len(fields) > 3 and name in fields[:1] + fields[2:3] and fields[2].isdigit():
-            gid = group if group.isdigit() else fields[3]
-            return (int(fields[2]), int(gid)) if gid.isdigit() else None
-    if name.isdigit():
-        return int(name), int(group) if group.isdigit() else 0
-    return None

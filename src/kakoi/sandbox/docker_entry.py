@@ -14,6 +14,7 @@ from kakoi.runner.delivery import NoPythonError, RunnerSettings, any_argv
 from kakoi.sandbox.docker_advice import explain
 from kakoi.sandbox.docker_checks import (
     check_confinement,
+    disk_faults,
     engine_limits,
     ignored_limits,
     kernel_limits,
@@ -53,7 +54,7 @@ class Streams(Protocol):
         ...
 
     async def open(self, launch: Launch, settings: RunnerSettings) -> Channel: ...
-    async def open_shells(self, launcher: "Launcher") -> Channel: ...
+    async def open_shells(self, launcher: "Launcher", rlimits: Mapping[str, int]) -> Channel: ...
 
 
 class RealStreams:
@@ -82,12 +83,12 @@ class RealStreams:
         """A channel to a runner."""
         return await open_channel(launch, settings)
 
-    async def open_shells(self, launcher: "Launcher") -> Channel:
+    async def open_shells(self, launcher: "Launcher", rlimits: Mapping[str, int]) -> Channel:
         """A channel without one."""
         # Few images need it.
         from kakoi.runner.posix import open_posix_channel
 
-        return await open_posix_channel(launcher)
+        return await open_posix_channel(launcher, rlimits)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,7 +123,10 @@ class Entry:
             with self._explaining(plan.name):
                 holder = await self._streams.hold(launch)
         try:
-            settings = RunnerSettings(walls=walls_of(plan.settings).handed_over())
+            settings = RunnerSettings(
+                walls=walls_of(plan.settings).handed_over(),
+                rlimits=plan.settings.limits.rlimits,
+            )
             channel = await self.enter(plan.name, plan.user, settings)
             if not self._is_checked:
                 await self.check(channel, plan)
@@ -146,7 +150,7 @@ class Entry:
                 details={"environmentType": self._program},
                 hint="use an image with python3, or turn sandbox.kernel_allowlist off",
             )
-        return await self._streams.open_shells(inside)
+        return await self._streams.open_shells(inside, settings.rlimits)
 
     @contextlib.contextmanager
     def _explaining(self, name: str) -> Iterator[None]:
@@ -184,6 +188,8 @@ class Entry:
             engine = engine_limits(await self._engine.host_config(plan.name))
             if faults := ignored_limits(limits, found, engine):
                 raise limits_error(faults, program=self._program)
+        if plan.disk is not None and (faults := await disk_faults(channel, plan.disk)):
+            raise limits_error(faults, program=self._program)
         if plan.lent is not None and not await sees_view(channel, plan.settings.inside):
             raise SandboxError(
                 "the workspace is not what the container shows: does the engine run elsewhere?",

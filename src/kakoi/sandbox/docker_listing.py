@@ -1,6 +1,7 @@
 """Which containers of ours there are, what they use, and which are old."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -106,16 +107,33 @@ def _bytes(text: str) -> int:
 
 
 async def disk_of(engine: Engine, names: Iterable[str]) -> dict[str, int]:
-    """How many bytes containers have written to their own layers, by name."""
+    """How many bytes containers have written to their own layers and disks, by name.
+
+    Only root of the engine's machine sees their disks.
+    """
     given = list(names)
     if not given:
         return {}
-    form = "{{json .Name}} {{json .SizeRw}}"
+    disk = '{{index .Config.Labels "kakoi.disk"}}'
+    form = f"{{{{json .Name}}}} {{{{json .SizeRw}}}} {{{{.State.Pid}}}} {disk}"
     args = ["container", "inspect", "--size", "--format", form, *given]
     result = await engine.call(args, doing="measuring containers")
     found = {}
     for line in result.stdout.splitlines():
-        name, _, size = line.partition(" ")
-        if size.strip().isdigit():
-            found[name.strip('"').removeprefix("/")] = int(size)
+        name, size, pid, *rest = line.split(" ", 3)
+        if size.isdigit():
+            _, _, places = (rest or [""])[0].partition(":")
+            place = f"/proc/{pid}/root{places.partition(':')[0]}" if places else ""
+            found[name.strip('"').removeprefix("/")] = int(size) + _used_on(place)
     return found
+
+
+def _used_on(place: str) -> int:
+    """How much of the disk at a place is in use; 0 where that is not to be seen."""
+    if not place:
+        return 0
+    try:
+        disk = os.statvfs(place)
+    except OSError:
+        return 0
+    return (disk.f_blocks - disk.f_bfree) * disk.f_frsize

@@ -1,5 +1,6 @@
-"""As whom do commands run in a container? Never as root."""
+"""As whom commands run in a container, and what an image knows of that user."""
 
+import posixpath
 import re
 from dataclasses import dataclass
 
@@ -64,3 +65,36 @@ def check_user(user: str) -> None:
             f"user is {user!r}; commands never run as root",
             hint="leave it out, or name another user",
         )
+
+
+# --- In an image -----------------------------------------------------------------------------
+
+
+def find_home(users: str, user: str) -> str:
+    """The home of `name` or `uid`, by the text of a file of users; empty if it has no real one."""
+    name = user.partition(":")[0]
+    for line in users.splitlines():
+        fields = line.split(":")
+        if len(fields) > 5 and name in fields[:1] + fields[2:3]:
+            home = mountable_path(fields[5])
+            return "" if home in ("/", "/nonexistent", "/root") else home
+    return ""
+
+
+def mountable_path(path: str) -> str:
+    """A full path as it is mounted; empty if it cannot be."""
+    usable = path.startswith("/") and not re.search(r"[:,\x00-\x1f]", path)
+    return posixpath.normpath(path) if usable else ""
+
+
+def find_user(users: str, user: str) -> tuple[int, int] | None:
+    """The numbers of `name`, `uid` or either with `:gid`, by the text of a file of users."""
+    name, _, group = user.partition(":")
+    for line in users.splitlines():
+        fields = line.split(":")
+        if len(fields) > 3 and name in fields[:1] + fields[2:3] and fields[2].isdigit():
+            gid = group if group.isdigit() else fields[3]
+            return (int(fields[2]), int(gid)) if gid.isdigit() else None
+    if name.isdigit():
+        return int(name), int(group) if group.isdigit() else 0
+    return None

@@ -16,7 +16,6 @@ from kakoi.sandbox.adapter import Availability, Limits, SandboxAdapter
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 from kakoi.sandbox.bubblewrap_launch import UNPRIVILEGED
 from kakoi.sandbox.docker import DockerAdapter
-from kakoi.sandbox.docker_checks import kernel_limits
 from kakoi.sandbox.docker_cli import DockerSettings, Program
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.examine_walls import landlock_checks, try_sockets
@@ -30,10 +29,26 @@ _SANDBOX_LIMIT_S: Final = 90.0
 _TRIAL_LIMIT_S: Final = 30.0
 _COMMAND_S: Final = 15.0
 # Low, so that going beyond them is quick. What holds these holds the real ones.
-_LIMITS: Final = Limits(memory_bytes=64 * MIB, cpus=0.5, processes=64)
+# None of them is asked for: what is not kept is to be found out, and not refused.
+_LIMITS: Final = Limits(
+    memory_bytes=64 * MIB,
+    cpus=0.5,
+    processes=64,
+    open_files=256,
+    file_bytes=4 * MIB,
+    disk_bytes=16 * MIB,
+    asked=frozenset(),
+)
 _CROWD: Final = 150
 _CROWD_S: Final = 10.0
 _HEAP_BYTES: Final = 160 * 1000 * 1000
+_FIELDS: Final = {
+    "processes": "processes",
+    "open files": "open_files",
+    "file size": "file_bytes",
+    "disk": "disk_bytes",
+    "memory": "memory_bytes",
+}
 # What does not hold these is no sandbox.
 _WALLS: Final = ("files", "network", "time")
 
@@ -185,28 +200,34 @@ def limits_area(sandbox: str) -> str:
 async def _examine_limits(area: str, sandbox: SandboxAdapter) -> list[Check]:
     channel = await sandbox.channel()
     try_network = try_sockets if sandbox.name == CONFINED_HOST else _try_network
+    holding = sandbox.holding
     trials: dict[str, Callable[[], Awaitable[tuple[bool, str]]]] = {
         "files": lambda: _try_files(channel),
         "network": lambda: try_network(channel),
         "time": lambda: _try_time(channel),
         "terminal": lambda: _try_terminal(channel),
         "processes": lambda: _try_processes(channel),
-        "cpu": lambda: _try_cpu(channel),
+        "open files": lambda: _try_open_files(channel),
+        "file size": lambda: _try_file_size(channel),
+        "disk": lambda: _try_disk(channel),
         "memory": lambda: _try_memory(channel),  # Last: it may take the runner with it.
     }
 
     async def check(name: str, trial: Callable[[], Awaitable[tuple[bool, str]]]) -> Check:
         holds, detail = await trial()
         broken = Status.NOT_OK if name == "terminal" else Status.NOT_ENFORCED
-        return Check(area, name, Status.OK if holds else broken, detail)
+        by = holding.kept.get(_FIELDS.get(name, ""), "")
+        told = f"{detail}; {by}" if holds and by else detail
+        return Check(area, name, Status.OK if holds else broken, told)
 
     found = [
         await tried(area, name, check(name, trial), limit_s=_TRIAL_LIMIT_S)
         for name, trial in trials.items()
     ]
-    why = "kakoi does not limit how much is written to the workspace yet"
+    cpu = holding.kept.get("cpus")
+    why = holding.not_kept.get("cpus", "")
     found = [*landlock_checks(area, channel), *found]
-    return [*found, Check(area, "disk", Status.NOT_ENFORCED, why)]
+    return [*found, Check(area, "cpu", Status.OK if cpu else Status.NOT_ENFORCED, cpu or why)]
 
 
 async def _run(channel: Channel, command: str, **options: object) -> ExecutionResult:
@@ -249,12 +270,29 @@ async def _try_processes(channel: Channel) -> tuple[bool, str]:
     return False, f"{started} were started" if started else _why(result)
 
 
-async def _try_cpu(channel: Channel) -> tuple[bool, str]:
-    """What the kernel says: how much a busy loop gets depends on who else is busy."""
-    found = (await kernel_limits(channel))["cpus"]
-    if found is not None and _LIMITS.cpus is not None and found <= _LIMITS.cpus * 1.01:
-        return True, "the kernel keeps it"
-    return False, "kakoi does not limit it here yet" if found is None else "there is no limit"
+async def _try_open_files(channel: Channel) -> tuple[bool, str]:
+    result = await _run(channel, f"exec {_LIMITS.open_files}</dev/null")
+    limit = (await _run(channel, "ulimit -n")).stdout.strip()
+    held = not result.ok and limit == str(_LIMITS.open_files)
+    return held, f"a process can have {limit}"
+
+
+async def _try_file_size(channel: Channel) -> tuple[bool, str]:
+    """In the workspace: a limit of the disk must not be what stops it."""
+    twice = 2 * (_LIMITS.file_bytes or 0)
+    result = await _run(channel, f"head -c {twice} /dev/zero > large; wc -c < large; rm large")
+    size = result.stdout.strip()
+    return size == str(_LIMITS.file_bytes), f"a file was cut at {size} bytes"
+
+
+async def _try_disk(channel: Channel) -> tuple[bool, str]:
+    """In pieces, so that the limit of one file is not what stops it."""
+    count, size = 8, _LIMITS.file_bytes or 0
+    fill = f"for i in $(seq {count}); do head -c {size} /dev/zero > /tmp/fill$i || exit 3; done"
+    result = await _run(channel, fill)
+    await _run(channel, "rm -f /tmp/fill*")
+    held = result.exit_code == 3
+    return held, "what was too much was refused" if held else "there is no limit"
 
 
 async def _try_memory(channel: Channel) -> tuple[bool, str]:
@@ -265,7 +303,7 @@ async def _try_memory(channel: Channel) -> tuple[bool, str]:
         return False, f"it could not be tried: {_why(short)}"
     result = await _run(channel, line.format(_HEAP_BYTES))
     if result.stdout.strip() == str(_HEAP_BYTES):
-        return False, "kakoi does not limit it here yet"
+        return False, "nothing limits it here"
     held = result.reason is not Reason.TIMED_OUT
     return held, "what took too much was ended" if held else "it took too long to try"
 

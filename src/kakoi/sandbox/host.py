@@ -20,8 +20,10 @@ from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings, python_argv
 from kakoi.sandbox.adapter import (
     DEFAULT_TIMEOUT_S,
+    LEAST,
     Availability,
     ExecuteOptions,
+    Holding,
     Network,
     as_command,
     exit_code_or_raise,
@@ -123,6 +125,11 @@ class HostAdapter:
             self._has_to_warn = False
             _log.warning("⚠️ ホスト環境で実行中: commands run on the host, confined by nothing")
         return await self._connection.channel()
+
+    @property
+    def holding(self) -> Holding:
+        """Nothing is limited but time."""
+        return Holding(not_kept=dict.fromkeys(LEAST, "the host confines nothing"))
 
     async def cleanup(self) -> None:
         """End every command and the runner."""

@@ -1,20 +1,24 @@
-"""Limits that the kernel keeps for a sandbox of bubblewrap: a control group of its own.
+"""Limits that the kernel keeps for a sandbox of bubblewrap, and which of them it does keep.
 
-Version 1 and 2 of control groups, as far as we may write to them. A group is a directory. Its name
-says who made it, so that the next one to come removes what a killed kakoi has left.
+For all of it together a control group, of version 1 or 2, as far as we may write to them: root
+may, others where a part of the tree was given to them. A group is a directory. Its name says who
+made it, so that the next one to come removes what a killed kakoi has left. Where there is no group,
+limits of each process (rlimits) stand in, as far as they go.
 """
 
 import contextlib
+import errno
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kakoi.sandbox.adapter import Limits
+from kakoi.sandbox.adapter import LEAST, Holding, Limits
+from kakoi.sandbox.bubblewrap_launch import HOME
 
 _PERIOD_US: Final = 100_000
 _NAME: Final = re.compile(r"kakoi-(\d+)-[0-9a-f]+")
@@ -66,6 +70,7 @@ def make_group(limits: Limits, *, root: Path = Path("/")) -> Group | None:
             made[folder] = None
             for file, value, is_needed in wanted:
                 _write(folder / file, value, is_needed=is_needed)
+            _check_entrance(folder)
         except OSError:
             continue
         kept.add(_LIMIT[controller])
@@ -78,7 +83,51 @@ def make_group(limits: Limits, *, root: Path = Path("/")) -> Group | None:
     return Group(tuple(made), frozenset(kept), counter)
 
 
-_LIMIT: Final = {"memory": "memory", "pids": "processes", "cpu": "cpus"}
+_LIMIT: Final = {"memory": "memory_bytes", "pids": "processes", "cpu": "cpus"}
+# How what may be written is shared out among the private directories.
+_SHARES: Final = {"/tmp": 6, HOME: 6, "/var/tmp": 2, "/dev/shm": 1, "/run": 1}  # noqa: S108
+_NO_GROUP: Final = "no control group can be made here"
+
+
+def scratch_sizes(limits: Limits) -> dict[str, int]:
+    """How large each private directory may get; empty without a limit.
+
+    They are in memory: together they must leave some to the commands.
+    """
+    if limits.disk_bytes is None:
+        return {}
+    memory = limits.memory_bytes or limits.disk_bytes
+    total = min(limits.disk_bytes, memory * 3 // 4)
+    return {path: total * share // sum(_SHARES.values()) for path, share in _SHARES.items()}
+
+
+def rlimits_for(limits: Limits, kept: Collection[str]) -> dict[str, int]:
+    """What each process may use, where `kept` says what a group keeps already."""
+    found = limits.rlimits
+    if "memory_bytes" not in kept and limits.memory_bytes is not None:
+        found["data_bytes"] = limits.memory_bytes
+    return found
+
+
+def holding_of(limits: Limits, kept: Collection[str], *, cpus: int) -> Holding:
+    """What holds in a sandbox of bubblewrap. `kept`: by its group; `cpus`: the machine's."""
+    group = dict.fromkeys(kept, "control group")
+    alone = {
+        "memory_bytes": "rlimit: the private memory of each process, not of all together",
+        "processes": "rlimit: in the user namespace of the sandbox",
+        "open_files": "rlimit: of each process",
+        "file_bytes": "rlimit: of each file, the workspace included",
+        "disk_bytes": f"sized tmpfs: {' '.join(_SHARES)}; not the workspace, which is a directory "
+        "of this machine",
+    }
+    if limits.cpus is not None and limits.cpus >= cpus:
+        alone["cpus"] = "the machine has no more"
+    wanted = [name for name in LEAST if getattr(limits, name) is not None]
+    by = {**alone, **group}
+    return Holding(
+        {name: by[name] for name in wanted if name in by},
+        {name: _NO_GROUP for name in wanted if name not in by},
+    )
 
 
 def _settings(controller: str, limits: Limits, *, is_v2: bool) -> list[tuple[str, str, bool]]:
@@ -145,11 +194,26 @@ def _sweep(parent: Path) -> None:
 
 
 def _write(path: Path, value: str, *, is_needed: bool) -> None:
+    """Write a limit and read it back: the kernel may take another, but no higher one."""
     try:
         path.write_text(value, encoding="ascii")
-    except OSError:
+        found = path.read_text(encoding="ascii").split()
+        for word, wanted in zip(found, value.split(), strict=True):
+            if int(word) > int(wanted):
+                raise OSError(errno.EINVAL, "the kernel did not take it", str(path))
+    except (OSError, ValueError) as error:
         if is_needed:
-            raise
+            raise OSError(errno.EINVAL, str(error), str(path)) from error
+
+
+def _check_entrance(folder: Path) -> None:
+    """May we move a process of ours in there? In version 2, from beside it, so above it, too."""
+    files = [folder / "cgroup.procs"]
+    if (folder.parent / "cgroup.controllers").exists():
+        files.append(folder.parent / "cgroup.procs")
+    for file in files:
+        if file.exists() and not os.access(file, os.W_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, "no process may be moved there", str(file))
 
 
 def _read(path: Path) -> str:

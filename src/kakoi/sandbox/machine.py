@@ -174,13 +174,13 @@ def _check_cgroups() -> Check:
     try:
         folders = dict(own_cgroups(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo")))
     except OSError as error:
-        return bad(_AREA, "cgroups", f"{error}; {_NOT_USED}", fix)
+        return bad(_AREA, "cgroups", str(error), fix)
     limitable = [name for name in _CONTROLLERS if name in folders and _can_make(folders[name])]
     missing = [name for name in _CONTROLLERS if name not in limitable]
     if missing:
         why = f"this user cannot limit {', '.join(missing)}"
-        return bad(_AREA, "cgroups", f"{why}; {_NOT_USED}", fix)
-    return good(_AREA, "cgroups", f"{', '.join(limitable)} can be limited; {_NOT_USED}")
+        return bad(_AREA, "cgroups", why, fix)
+    return good(_AREA, "cgroups", f"{', '.join(limitable)} can be limited")
 
 
 def own_cgroups(memberships: str, mounts: str) -> Iterator[tuple[str, Path]]:

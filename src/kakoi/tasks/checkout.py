@@ -260,7 +260,7 @@ def _clone_error(said: str, remote: Remote) -> CloneError:
         "has a host key that is not known": "ask its owner for the key, and add it to the file of"
         " known hosts (tasks.clone.known_hosts, else ~/.ssh/known_hosts)",
         "could not begin": "name an image with git in tasks.base_image",
-        "does not fit on the disk": "make room on the disk of the engine, or clone with less depth",
+        "does not fit on the disk": "raise resources.disk_limit, or clone with less depth",
     }
     return CloneError(
         f"cloning {remote.url} failed: it {cause} ({told.strip()[:300]})",

@@ -82,7 +82,7 @@ _HELP: Final = {
     "environments": "Containers of tasks, running or not.",
     "cpu_percent": "Processor time that they use now; 100 is one processor.",
     "memory_bytes": "Memory that they use now.",
-    "disk_bytes": "What they have written to their own layers.",
+    "disk_bytes": "What they have written to their own layers and disks.",
     "leftovers": "Containers that are stale, or could not be removed.",
     "create_failures": "Environments that could not be made.",
     "clone_failures": "Projects that could not be cloned.",
