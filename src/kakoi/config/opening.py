@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kakoi.egress.proxy import Proxy
     from kakoi.sandbox.outlet import Outlet
 _log = logging.getLogger(__name__)
+# What `auto` must not fall back to where a limit was asked for: only an engine keeps it for sure.
+_WITHOUT_LIMITS = tuple(name for name in AUTO_ORDER if name != "docker")
 
 
 def sandbox_from(settings: Settings) -> SandboxConfig:
@@ -154,10 +156,10 @@ async def _choose(
         try:
             await first.channel()
         except LimitError as error:
-            # It works, but would not hold what was asked for. Perhaps the next one does.
+            # It works, but would not hold what was asked for. Perhaps an engine does.
             await first.cleanup()
             try:
-                return await factory.create(config, unfit=(*unfit, AUTO_ORDER[0]))
+                return await factory.create(config, unfit=(*unfit, *_WITHOUT_LIMITS))
             except EnvironmentUnavailableError:
                 raise error from None
         except SandboxError as error:

@@ -194,10 +194,8 @@ def build_launch(
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", settings.workspace.path, "--", *program),
     ]
-    handed = {
-        # Not as arguments: everybody on this machine can read those.
-        _ARGS: "".join(f"{word}\0" for word in _environment(settings.env)),
-    }
+    # Not as arguments: everybody on this machine can read those.
+    handed = {_ARGS: "".join(f"{word}\0" for word in _environment(settings.env))}
     if staged:
         argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *argv]
         handed[_SPEC] = _spec(uid, gid, named, _writable(settings), groups)
