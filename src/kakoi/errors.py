@@ -10,6 +10,7 @@ KakoiError (also named BashExecutorError)     code, details, hint
 ├── SourceError                       SOURCE_FAILED; an issue tracker did not do what it was asked
 ├── QueueError                        QUEUE_FAILED; the queue of tasks cannot be used
 ├── CommandFailedError                COMMAND_FAILED; also RuntimeError; only of spec D's built-ins
+├── ModelError                        MODEL_FAILED; a model could not be asked
 ├── ExecutionError                    no exit code could be had
 │   └── TimeoutError                  also the builtin
 └── SandboxError                      the place failed, not the command
@@ -140,6 +141,30 @@ class CommandFailedError(KakoiError, RuntimeError):
     """A command that was to succeed has not; `details` has what it said and its status."""
 
     code = "COMMAND_FAILED"
+
+
+class ModelError(KakoiError):
+    """The model could not be asked, or its answer was none.
+
+    `is_passing`: the same question may be answered later; `wait_s` is when, if the server says so.
+    `is_too_long`: the conversation does not fit into the model's window.
+    """
+
+    code = "MODEL_FAILED"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        is_passing: bool = False,
+        is_too_long: bool = False,
+        wait_s: float | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.is_passing = is_passing
+        self.is_too_long = is_too_long
+        self.wait_s = wait_s
 
 
 class ExecutionError(KakoiError):

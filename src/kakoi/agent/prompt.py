@@ -4,23 +4,19 @@ The text is a template with one gap, for the list of commands. A project may bri
 own: text of strangers, so it is read with limits and the gap is filled by plain replacement.
 """
 
-import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from kakoi.errors import ConfigurationError
+from kakoi.agent.project import project_text
 from kakoi.policy.profiles import prompt_commands
 from kakoi.policy.rules import Policy
 
 TEMPLATE_NAME: Final = "system_prompt_command_executor.txt"
 PLACEHOLDER: Final = "{allowed_commands_list}"
-_MAX_BYTES: Final = 64 * 1024
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _HEADING: Final = re.compile(r"(#{1,6})\s+(.+?)\s*#*\s*")
 # As a line of its own, however it is marked.
 _PLAIN: Final = re.compile(r"\W*(available mcp tools|behavior rules)\W*", re.IGNORECASE)
@@ -58,39 +54,9 @@ def shipped_template() -> str:
 
 
 def own_template(project: str | Path) -> str | None:
-    """The template at the root of a project; None if it has none.
-
-    No link is followed: it could lead to anything that its author wants to be told.
-    """
-    path = Path(project, TEMPLATE_NAME)
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        why = "it is a link" if path.is_symlink() else error.strerror
-        raise _unusable(path, f"cannot be read: {why}") from None
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise _unusable(path, "is no plain file")
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise _unusable(path, f"has more than {_MAX_BYTES} bytes")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise _unusable(path, f"is no UTF-8 text (byte {error.start})") from None
-    text = text.replace("\r\n", "\n")
-    if found := _UNPRINTABLE.search(text):
-        line = text.count("\n", 0, found.start()) + 1
-        raise _unusable(path, f"holds a control character in line {line}")
-    return text
-
-
-def _unusable(path: Path, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the template {path} {why}", hint="mend it, or remove it: then kakoi's own text is used"
-    )
+    """The template at the root of a project; None if it has none."""
+    hint = "mend it, or remove it: then kakoi's own text is used"
+    return project_text(Path(project, TEMPLATE_NAME), hint=hint)
 
 
 # --- Where it goes ---------------------------------------------------------------------------

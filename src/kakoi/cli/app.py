@@ -21,6 +21,7 @@ COMMANDS = {
     "config": "Show the settings that hold, and where each comes from.",
     "explain": "Say what an error or a rule means, and what to do.",
     "mcp": "Serve commands to agents over the Model Context Protocol.",
+    "agent": "Let a model work on a task, with commands that are judged and confined.",
     "prompt": "Print what a model is to be told about commands.",
     "install-client": "Make kakoi known to Claude Code, Cursor, Codex, VS Code or Gemini CLI.",
     "hook": "Judge the commands of an agent that runs them itself.",

@@ -1,15 +1,13 @@
 """`kakoi mcp`: commands for agents that speak the Model Context Protocol."""
 
 import os
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import click
 
+from kakoi.cli.extras import load
 from kakoi.cli.opening import place_from, place_options, setting_option, variables
 from kakoi.config.recording import default_audit_file
-from kakoi.errors import ConfigurationError
 
 
 @click.command(epilog="Exit status: 0 its client is gone or a signal came, 2 it could not serve.")
@@ -57,7 +55,7 @@ def command(
     if address is None and (token_file is not None or host_names):
         raise click.UsageError("--token-file and --host-name are for --http")
     place = place_from(context)
-    serving = _serving()
+    serving = load("kakoi.mcp_server.serving", extra="mcp", what="the MCP server")
     serving.serve(
         serving.Wanted(
             settings=place.settings,
@@ -74,16 +72,3 @@ def command(
             host_names=host_names,
         )
     )
-
-
-def _serving() -> Any:
-    """A door of its own, behind an extra: found when it is asked for."""
-    try:
-        return import_module("kakoi.mcp_server.serving")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("kakoi",):
-            raise
-        raise ConfigurationError(
-            f"the MCP server needs the package {error.name}, which is not installed",
-            hint="pip install 'kakoi[mcp]'",
-        ) from error

@@ -17,6 +17,33 @@ _PLATFORMS: Final = (
     ("GITLAB_PERSONAL_ACCESS_TOKEN", "oauth2", "GITLAB_HOST", "gitlab.com"),
 )
 
+# Whose own address is whose, and the key for servers at other addresses.
+_MODEL_KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+_OTHER_MODEL_KEY: Final = "KAKOI_MODEL_API_KEY"
+
+
+def model_key(
+    provider: str,
+    *,
+    base_url: str = "",
+    variable: str = "",
+    environ: Mapping[str, str] | None = None,
+) -> str:
+    """The key for a model; empty if there is none. A `variable` that is not set is an error.
+
+    A provider's key goes to another address only if `variable` names it.
+    """
+    given = os.environ if environ is None else environ
+    if variable:
+        if not given.get(variable):
+            raise ConfigurationError(
+                f"agent.api_key_env names {variable[:64]!r}, which is not set",
+                hint="set it to the key, or name another variable",
+            )
+        return given[variable].strip()
+    own = _OTHER_MODEL_KEY if base_url else _MODEL_KEYS.get(provider, _OTHER_MODEL_KEY)
+    return given.get(own, "").strip()
+
 
 def credential_for(address: str, environ: Mapping[str, str] | None = None) -> Credential | None:
     """The secret for a repository's address, if its host is one that we have a token for.

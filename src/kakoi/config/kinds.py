@@ -89,6 +89,18 @@ def _rules(value: object, where: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(value)
 
 
+def _amount(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LONGEST_S:
+        raise wrong(where, value, "zero or a number above it")
+    return float(value)
+
+
+def _servers(value: object, where: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise wrong(where, value, "a list of servers")
+    return tuple(value)
+
+
 def _numeric(read: Callable[[object, str], Any]) -> Callable[[str, str], Any]:
     def from_text(value: str, where: str) -> Any:
         try:
@@ -141,4 +153,6 @@ SIZE: Final = Kind(
     _size, _numeric(_size), {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}
 )
 TEXTS: Final = Kind(_texts, _listed, {"type": "array", "items": {"type": "string"}})
+AMOUNT: Final = Kind(_amount, _numeric(_amount), {"type": "number", "minimum": 0})
+SERVERS: Final = Kind(_servers, _no_text, {"type": "array", "items": {"type": "object"}})
 RULES: Final = Kind(_rules, _no_text, {"type": "array", "items": {"type": "object"}})

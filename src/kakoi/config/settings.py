@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, get_args
 
+from kakoi.config.agent_settings import AgentSection
 from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, choice, or_none
 from kakoi.config.setting import Setting, described
 from kakoi.config.task_settings import TaskSection
@@ -267,6 +268,7 @@ class Settings:
     audit: AuditSection = dataclasses.field(default_factory=AuditSection)
     packages: PackagesSection = dataclasses.field(default_factory=PackagesSection)
     tasks: TaskSection = dataclasses.field(default_factory=TaskSection)
+    agent: AgentSection = dataclasses.field(default_factory=AgentSection)
 
 
 @cache
