@@ -1,6 +1,8 @@
 """The loop: from a prompt to an end, whatever the model and its tools do."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
@@ -60,7 +62,6 @@ async def no_sleep(_seconds: float) -> None:
 # --- The way to the end ----------------------------------------------------------------------
 
 
-@pytest.mark.requirement("A-084")
 async def test_it_asks_does_and_ends_when_the_model_is_done() -> None:
     script, ear = Script(call("look", at="x"), done("looked")), Ear()
     tools = ToolsInMemory(look=lambda arguments: f"seen {arguments['at']}")
@@ -76,7 +77,6 @@ async def test_it_asks_does_and_ends_when_the_model_is_done() -> None:
     ]
 
 
-@pytest.mark.requirement("A-084")
 @pytest.mark.parametrize(
     "text",
     [
@@ -117,7 +117,6 @@ async def test_usage_and_cost_add_up() -> None:
 # --- Limits ----------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("A-085")
 async def test_the_step_limit_ends_it() -> None:
     script = Script(call("look"))
     ended = await run(script, limits=Limits(steps=3))
@@ -263,7 +262,6 @@ async def test_a_server_cannot_make_us_wait_for_ever() -> None:
     assert waits == [300.0]
 
 
-@pytest.mark.requirement("A-085")
 @pytest.mark.parametrize(("is_passing", "asked"), [(True, 6), (False, 1)])
 async def test_a_lasting_failure_ends_it_with_the_reason(is_passing: bool, asked: int) -> None:
     errors = [ModelError("no", hint="try this", is_passing=is_passing) for _ in range(10)]
@@ -339,7 +337,7 @@ async def test_a_conversation_that_the_model_finds_too_long_is_halved() -> None:
     loop = AgentLoop(model, tools, listener=ear, sleep=no_sleep)
     original = model.ask
 
-    async def ask(instructions: str, turns: list[object], offers: list[Offer]) -> object:
+    async def ask(instructions: str, turns: Sequence[Any], offers: Sequence[Offer]) -> Any:
         if len(turns) == 7 and len(str(turns)) > 100_000:
             model.sizes.append(len(str(turns)))
             raise too_long
@@ -362,7 +360,7 @@ async def test_a_conversation_that_cannot_be_halved_ends_in_error() -> None:
 # --- Reflection ------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("A-058")
+@pytest.mark.requirement("A-058", "A-059")
 async def test_after_two_failures_in_a_row_the_model_is_asked_to_think() -> None:
     def missing(_arguments: object) -> Reply:
         request = Request(id="", tool="look")
@@ -381,6 +379,7 @@ async def test_after_two_failures_in_a_row_the_model_is_asked_to_think() -> None
     assert "Your last 2 steps have failed" in script.last_heard
 
 
+@pytest.mark.requirement("A-059")
 async def test_it_is_asked_to_look_back_every_few_steps() -> None:
     ear = Ear()
     await run(Script(*[call("look")] * 5, done()), limits=Limits(reflect_every=2), ear=ear)
@@ -390,7 +389,6 @@ async def test_it_is_asked_to_look_back_every_few_steps() -> None:
 # --- Ending early ----------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("A-086")
 async def test_a_pause_gives_up_what_is_under_way() -> None:
     tools, ear = HangingTools(), Ear()
     loop = AgentLoop(Script(call("wait")).model, tools, listener=ear)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kakoi.agent.conversation import Answer, Offer, Replies, Reply, Request, Told
+from kakoi.agent.conversation import Answer, Offer, Replies, Reply, Request, Told, Turn
 from kakoi.agent.events import ModelFailed, Outcome
 from kakoi.agent.loop import AgentLoop, Limits
 from kakoi.agent.models import ModelOptions, Prices, open_model
@@ -57,7 +57,7 @@ async def test_calls_and_replies_go_back_in_their_order() -> None:
         [call("look", at="a"), Call("look", "{broken")], "done"
     ).listening() as server:
         async with open_model(options(server)) as model:
-            turns: list[Told | Answer | Replies] = [Told(text="Do it.")]
+            turns: list[Turn] = [Told(text="Do it.")]
             answer = await model.ask("", turns, [LOOK])
             replies = tuple(
                 Reply(request=request, text=f"{number}", is_error=bool(request.fault))
@@ -75,7 +75,7 @@ async def test_calls_and_replies_go_back_in_their_order() -> None:
 
 async def test_a_conversation_that_was_read_from_a_file_can_go_on() -> None:
     request = Request(id="call_1", tool="look", arguments={"at": "x"})
-    turns = [
+    turns: list[Turn] = [
         Told(text="Do it."),
         Answer(text="I look.", requests=(request,)),
         Replies(replies=(Reply(request=request, text="seen"),)),

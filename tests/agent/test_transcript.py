@@ -207,7 +207,6 @@ def test_a_pipe_a_folder_and_nothing_are_no_transcripts(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.requirement("A-086")
 async def test_a_paused_task_goes_on_from_its_transcript(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     tools = HangingTools()

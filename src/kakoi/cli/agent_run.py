@@ -21,8 +21,8 @@ from kakoi.cli.extras import load
 from kakoi.cli.live import Aside, Signals
 from kakoi.cli.opening import Place
 from kakoi.config.agents import limits_from, model_options, servers_from, transcript_file
-from kakoi.config.recording import default_audit_file
 from kakoi.config.project_rules import read_project_rules
+from kakoi.config.recording import default_audit_file
 from kakoi.printable import shown
 
 _YES = (b"y", b"yes")

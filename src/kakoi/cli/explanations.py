@@ -62,6 +62,11 @@ CAUSES_AND_WAYS_OUT: Final[Mapping[str, tuple[str, str]]] = {
         "Look at what the command wrote and at its exit status, which the error carries in "
         "`details`.",
     ),
+    "MODEL_FAILED": (
+        "The model's server refused the question, was not there, or answered with something else.",
+        "Read the message. `agent.model`, `agent.base_url` and the variable of the key have to "
+        "belong together (`kakoi config show`).",
+    ),
     "EXECUTION_FAILED": (
         "The command could not be started, or was lost on the way.",
         "Read the message. If it names no cause, `kakoi doctor` tries every sandbox of this "

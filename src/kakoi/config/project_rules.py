@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kakoi.agent.project import project_guide, project_text
-from kakoi.documents import yaml_items
 from kakoi.config.kinds import RULES, TEXT, TEXTS, Kind
+from kakoi.documents import yaml_items
 from kakoi.errors import ConfigurationError
 from kakoi.policy.blocking import with_blocked
 from kakoi.policy.profiles import tightened
