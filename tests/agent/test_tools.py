@@ -140,7 +140,7 @@ async def test_a_long_command_hits_its_timeout_and_the_model_is_told(door: McpDo
     ended = await run(door, script)
     assert ended.outcome is Outcome.DONE
     assert "timed_out" in script.last_heard
-    assert "0.2" in script.last_heard
+    assert "the limit was 0.2 s" in script.last_heard
 
 
 async def test_long_output_stays_readable_by_its_job(door: McpDoor) -> None:

@@ -62,6 +62,16 @@ CAUSES_AND_WAYS_OUT: Final[Mapping[str, tuple[str, str]]] = {
         "Look at what the command wrote and at its exit status, which the error carries in "
         "`details`.",
     ),
+    "SOURCE_FAILED": (
+        "The place that tasks come from was not there, refused, or answered with something else.",
+        "Read the message. The address, the token and what the token may do have to belong "
+        "together.",
+    ),
+    "QUEUE_FAILED": (
+        "The queue of tasks was not there, or somebody else works on the task by now.",
+        "Read the message. A file has to be writable, a broker to be reached; a task whose lease "
+        "ran out is done by whoever took it next.",
+    ),
     "MODEL_FAILED": (
         "The model's server refused the question, was not there, or answered with something else.",
         "Read the message. `agent.model`, `agent.base_url` and the variable of the key have to "

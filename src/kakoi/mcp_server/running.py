@@ -26,7 +26,7 @@ from kakoi.mcp_server.replies import (
 )
 from kakoi.policy.decide import decide
 from kakoi.printable import shown
-from kakoi.results import ExecutionResult
+from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command, JobInfo, Stream
 
 DEFAULT_TIMEOUT_MS: Final = 120_000
@@ -58,6 +58,8 @@ async def execute_command(house: House, call: ToolCall) -> CallToolResult:
         result = await _watch(house, call, command.id, yield_s)
         if result is None:
             return await _still_running(house, command, round((clock() - began) * 1000))
+        if result.reason is Reason.TIMED_OUT:
+            result = replace(result, error=f"the limit was {command.timeout_s:g} s")
         return await _has_ended(house, command.id, result)
     except asyncio.CancelledError:
         # The client does not want it any more: all of it ends before another has its turn.
