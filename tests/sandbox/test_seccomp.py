@@ -8,7 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from kakoi.sandbox.seccomp import ABSENT, DENIED, FAMILIES, MACHINES, system_call_filter
+from kakoi.sandbox.seccomp import (
+    ABSENT,
+    DENIED,
+    FAMILIES,
+    MACHINES,
+    SHARED,
+    memory_file_filter,
+    system_call_filter,
+)
 from tests.sandbox.boxes import KINDS, Box, a_box, require_bubblewrap
 
 ALLOWED, KILLED = 0, -1
@@ -175,3 +183,33 @@ def test_everyday_work_is_not_disturbed(box: Box) -> None:
         "with m.get_context('fork').Pool(2) as pool: print(pool.map(abs, [-1, -2]))\n"
     )
     assert said.lines == ["thread", "child", "0", "[1, 2]"], said.stderr
+
+
+# --- Without namespaces ----------------------------------------------------------------------
+
+
+def test_among_others_no_socket_and_nothing_shared_is_left(machine: str) -> None:
+    known = MACHINES[machine]
+    alone = system_call_filter(deny_setuid=False, families=(), among_others=True, machine=machine)
+    assert alone is not None
+
+    def said(name: str, *arguments: int) -> int:
+        return verdict(alone, known.architecture, known.numbers[name], *arguments)
+
+    assert {said("socket", family) for family in range(64)} == {errno.EAFNOSUPPORT}
+    assert {said(name) for name in SHARED} == {errno.EPERM}
+    stream, datagram, flags = 1, 2, (0, 0x800, 0x80000, 0x80800)
+    assert {said("socketpair", 1, stream | flag) for flag in flags} == {ALLOWED}
+    assert {said("socketpair", 1, datagram | flag) for flag in flags} == {errno.EPERM}
+    assert said("prlimit64", 0) == ALLOWED
+    assert said("prlimit64", 4711) == errno.EPERM
+    assert said("mount") == errno.EPERM
+
+
+def test_files_in_memory_are_as_if_the_kernel_had_none(machine: str) -> None:
+    known = MACHINES[machine]
+    program = memory_file_filter(machine)
+    assert program is not None
+    refused = [n for n in range(600) if verdict(program, known.architecture, n) != ALLOWED]
+    assert refused == [known.numbers["memfd_create"]]
+    assert memory_file_filter("pdp11") is None
