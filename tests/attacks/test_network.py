@@ -128,11 +128,16 @@ async def test_two_sandboxes_do_not_reach_each_other(
     other = subject.make(tmp_path)
     serving = """
     import socket, sys, threading
-    tcp = socket.create_server(("0.0.0.0", 0))
-    local = socket.socket(socket.AF_UNIX)
-    local.bind(chr(0) + sys.argv[1])
-    local.listen()
-    print(tcp.getsockname()[1], flush=True)
+    port = 9
+    try:
+        tcp = socket.create_server(("0.0.0.0", 0))
+        port = tcp.getsockname()[1]
+        local = socket.socket(socket.AF_UNIX)
+        local.bind(chr(0) + sys.argv[1])
+        local.listen()
+    except OSError:
+        pass  # Some sandboxes have no servers either.
+    print(port, flush=True)
     sys.stdin.read()
     """
 
@@ -152,7 +157,6 @@ async def test_two_sandboxes_do_not_reach_each_other(
                 except OSError:
                     pass
             """
-            if place.traits.isolates_processes:
-                assert await place.python(text, port, mark) == []
+            assert await place.python(text, port, mark) == []
     finally:
         await other.cleanup()

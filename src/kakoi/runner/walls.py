@@ -60,6 +60,10 @@ def around_runner(walls: dict[str, Any]) -> None:
             f"this needs Landlock ABI {needed} from the kernel, and {have}",
             "boot a newer kernel with landlock in lsm=; in a container allow the landlock_* calls",
         )
+    filters = [walls.get(who, {}).get("filter") for who in ("runner", "commands")]
+    machine = os.uname().machine
+    if needed and any(each and machine not in each for each in filters):
+        raise Unkept(f"the system calls of {machine} are not known", "use bubblewrap or docker")
     try:
         for path in walls.get("noexec", ()):
             _forbid_programs(path)
@@ -80,8 +84,10 @@ def around_commands(walls: dict[str, Any]) -> None:
 def _raise(rules: dict[str, Any]) -> None:
     if rules.get("landlock") and landlock_abi():
         restrict(**rules["landlock"])
-    if rules.get("filter"):
-        _filter_calls(rules["filter"])
+    # Only the one who is inside knows on which machine that is.
+    program = (rules.get("filter") or {}).get(os.uname().machine)
+    if program:
+        _filter_calls(program)
 
 
 def restrict(

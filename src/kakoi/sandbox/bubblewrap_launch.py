@@ -6,6 +6,7 @@ Nothing of the host's /etc is there but a list of harmless entries.
 
 import glob
 import os
+import platform
 import re
 import shutil
 import stat
@@ -18,7 +19,7 @@ from typing import Literal
 from kakoi.errors import ConfigurationError
 from kakoi.process.stream import Launch
 from kakoi.sandbox.landlock import Walls
-from kakoi.sandbox.seccomp import system_call_filter
+from kakoi.sandbox.seccomp import system_call_filters
 from kakoi.sandbox.workspace import Seen, look_at, within
 
 HOME = "/home/agent"
@@ -180,7 +181,8 @@ def build_launch(
         files["/etc/hosts"] = b"127.0.0.1 localhost kakoi\n::1 localhost kakoi\n"
     # Where root's directory is lent, what is made there is root's: no setuid bit must be on it.
     # A runner that has mounts to change brings it itself, behind that.
-    calls = system_call_filter(deny_setuid=staged) if settings.programs is None else None
+    filters = system_call_filters(deny_setuid=staged) if settings.programs is None else {}
+    calls = filters.get(platform.machine())
     argv = [
         system.bwrap,
         *("--args", _ARGS),
@@ -254,7 +256,7 @@ def walls_of(settings: Settings, system: System) -> Walls:
         return Walls()
     writable = [seen.path for seen in _writable(settings)]
     return Walls(
-        runner_filter=system_call_filter(deny_setuid=system.uid == 0),
+        runner_filter=system_call_filters(deny_setuid=system.uid == 0),
         programs=settings.programs,
         writable=(*writable, *_SCRATCH),
         noexec=(*writable, *_SCRATCH),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +26,7 @@ from kakoi.sandbox.docker_cli import HOME, DockerSettings, Plan, run_args
 from kakoi.sandbox.docker_container import Inside, finish, mountable
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.landlock import Walls, as_unavailable
+from kakoi.sandbox.seccomp import system_call_filters
 
 if TYPE_CHECKING:
     from kakoi.runner.posix_exec import Launcher
@@ -37,7 +39,11 @@ _HOLDER = ["sh", "-c", "echo up; while read -r line; do :; done"]
 def walls_of(settings: DockerSettings) -> Walls:
     """What the runner in a container raises around its commands, as far as it is let."""
     writable = (settings.inside, *settings.directories, HOME, "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
-    return Walls(programs=settings.programs, writable=writable)
+    # Engines have filters, too; this one also refuses what some of them let be. A setuid file in
+    # a workspace that root has lent would be root's.
+    is_lent = settings.workspace is not None and os.geteuid() == 0
+    calls = system_call_filters(deny_setuid=is_lent)
+    return Walls(runner_filter=calls, programs=settings.programs, writable=writable)
 
 
 class Held(Protocol):

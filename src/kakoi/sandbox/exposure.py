@@ -22,12 +22,15 @@ _SYSTEM: Final = """/proc /sys /dev /usr /bin /sbin /lib /lib32 /lib64 /libx32 /
 
 _SCRIPT: Final = r"""
 begin() { printf '\n[%s]\n' "$1"; }
+# By name as well: where the root cannot be listed, what is in it may be there all the same.
+top="/bin /boot /dev /etc /home /lib /lib64 /media /mnt /opt /proc /root /run /sbin /srv /sys /tmp
+    /usr /var"
 begin reads
-for at in / /* /home/* /root /var/* /run/* /mnt/* /media/* "$HOME"; do
+for at in / $top /* /home/* /root /var/* /run/* /mnt/* /media/* "$HOME"; do
     [ -d "$at" ] && [ -n "$(ls -A "$at" 2>/dev/null)" ] && echo "$at"
 done
 begin writes
-for at in / /* /usr/* /var/* /run/* /dev/shm "$HOME" "$PWD"; do
+for at in / $top /* /usr/* /var/* /run/* /dev/shm "$HOME" "$PWD"; do
     probe="$at/.kakoi-$$"
     [ -d "$at" ] && (: >"$probe") 2>/dev/null && rm -f "$probe" && echo "$at"
 done
@@ -40,7 +43,7 @@ for at in /proc/[0-9]*; do echo "$at"; done
 begin interfaces
 cat /proc/net/dev
 begin secrets
-find / SKIPPED \( NAMED \) -print 2>/dev/null | while read -r at; do
+find / $top "$HOME" "$PWD" SKIPPED \( NAMED \) -print 2>/dev/null | while read -r at; do
     [ -S "$at" ] && echo "$at" || { (: <"$at") 2>/dev/null && echo "$at"; }
 done
 begin end

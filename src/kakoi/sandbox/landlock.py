@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kakoi.errors import EnvironmentUnavailableError, SandboxError
 from kakoi.runner import walls
-from kakoi.sandbox.seccomp import memory_file_filter
+from kakoi.sandbox.seccomp import memory_file_filters
 
 ALL_FILES: Final = (1 << 16) - 1
 READ: Final = walls.READ_FILE | walls.READ_DIR
@@ -75,7 +75,7 @@ class Walls:
     """What a runner raises before the first command.
 
     `runner`, `commands`: the domain of the runner, and the one of commands inside of it.
-    `runner_filter`: a filter of system calls for both.
+    `runner_filter`: a filter of system calls for both, by machine.
     `programs`: the only ones that commands may execute, by name; None: any.
     `writable`: where commands can write, so that no program is looked for there.
     `noexec`: mounts on which nothing is to be executed; it takes CAP_SYS_ADMIN. `become`: the uid
@@ -85,7 +85,7 @@ class Walls:
 
     runner: Rules | None = None
     commands: Rules = field(default_factory=lambda: Rules(scopes=SCOPES))
-    runner_filter: bytes | None = None
+    runner_filter: Mapping[str, bytes] = field(default_factory=dict)
     programs: Sequence[str] | None = None
     writable: Sequence[str] = ()
     noexec: Sequence[str] = ()
@@ -97,7 +97,7 @@ class Walls:
         needed = SCOPES_ABI if self.required else 0 if self.programs is None else FILES_ABI
         told: dict[str, Any] = {
             "needs_abi": needed,
-            "runner": {"filter": self.runner_filter},
+            "runner": {"filter": dict(self.runner_filter)},
             "commands": {"landlock": self.commands.handed_over()},
             "noexec": list(self.noexec),
             "become": self.become,
@@ -105,12 +105,7 @@ class Walls:
         if self.runner is not None:
             told["runner"]["landlock"] = self.runner.handed_over()
         if self.programs is not None:
-            told["commands"]["filter"] = memory_file_filter()
-            if told["commands"]["filter"] is None:
-                raise EnvironmentUnavailableError(
-                    "the list of programs cannot be kept: this machine's system calls are unknown",
-                    hint="turn sandbox.kernel_allowlist off",
-                )
+            told["commands"]["filter"] = memory_file_filters()
             told["programs"] = {
                 "names": sorted(self.programs),
                 "helpers": helpers_of(self.programs),

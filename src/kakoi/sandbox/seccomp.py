@@ -6,7 +6,6 @@ favourite ways into kernels (io_uring, userfaultfd, bpf), new namespaces, unusua
 """
 
 import errno
-import platform
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,26 +111,38 @@ MACHINES: Final[Mapping[str, Machine]] = {
 }
 
 
-def system_call_filter(
+def system_call_filters(
     *,
     deny_setuid: bool,
     families: Sequence[int] = FAMILIES,
     among_others: bool = False,
-    machine: str | None = None,
-) -> bytes | None:
-    """The filter as the kernel takes it; None for a machine whose numbers we do not know.
+) -> dict[str, bytes]:
+    """The filter as the kernel takes it, for each machine whose numbers we know.
 
     `deny_setuid`: no file may be given the setuid or setgid bit. It would be root's own, where root
     has lent its directory.
     `families`: which kinds of sockets may be made.
     `among_others`: there are no namespaces, so other processes of this user have to be kept apart.
     """
-    known = MACHINES.get(machine or platform.machine())
-    if known is None:
-        return None
+    return {
+        name: _system_calls(
+            machine, deny_setuid=deny_setuid, families=families, among_others=among_others
+        )
+        for name, machine in MACHINES.items()
+    }
+
+
+def memory_file_filters() -> dict[str, bytes]:
+    """No files in memory only: a program could be executed from there, whatever its path."""
+    return {name: _memory_files(machine) for name, machine in MACHINES.items()}
+
+
+def _system_calls(
+    machine: Machine, *, deny_setuid: bool, families: Sequence[int], among_others: bool
+) -> bytes:
     program = _Program()
-    program.head(known)
-    numbers = known.numbers
+    program.head(machine)
+    numbers = machine.numbers
     program.refuse((numbers[name] for name in DENIED if name in numbers), errno.EPERM)
     program.refuse((numbers[name] for name in ABSENT if name in numbers), errno.ENOSYS)
     program.refuse_bits(numbers["clone"], 0, _NEW_NAMESPACES)
@@ -154,14 +165,10 @@ def system_call_filter(
     return program.end()
 
 
-def memory_file_filter(machine: str | None = None) -> bytes | None:
-    """No files in memory only: a program could be executed from there, whatever its path."""
-    known = MACHINES.get(machine or platform.machine())
-    if known is None:
-        return None
+def _memory_files(machine: Machine) -> bytes:
     program = _Program()
-    program.head(known)
-    program.refuse([known.numbers["memfd_create"]], errno.ENOSYS)
+    program.head(machine)
+    program.refuse([machine.numbers["memfd_create"]], errno.ENOSYS)
     return program.end()
 
 
