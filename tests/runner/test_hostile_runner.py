@@ -82,7 +82,7 @@ def hello():
 def result(order, **changes):
     return {{"id": order["id"], "kind": "exited", "number": 0, "error": "", "duration_ms": 1,
             "bytes": [0, 0], "stored": [0, 0], "cwd": "", "cpu_ms": 0, "max_rss_kib": 0,
-            "ended": 0, "survivors": 0, "disk_full": "", **changes}}
+            "ended": 0, "survivors": 0, "disk_full": "", "exports": "", **changes}}
 
 def stay():
     while os.read(0, 65536): pass
@@ -714,6 +714,7 @@ RESULT = {
     "ended": 0,
     "survivors": 0,
     "disk_full": "",
+    "exports": "",
 }
 WRONG_RESULTS: dict[str, tuple[object, ...]] = {
     "id": NO_TEXT,
@@ -727,6 +728,7 @@ WRONG_RESULTS: dict[str, tuple[object, ...]] = {
     "ended": NO_NUMBER,
     "survivors": NO_NUMBER,
     "disk_full": (None, 1, "x", "a/b", "/a\0"),
+    "exports": (*NO_TEXT, "\u0100"),
 }
 JOB = {"id": "x", "command": "true", "age_s": 1.5, "bytes": [0, 0], "answer": None}
 WRONG_JOBS: dict[str, tuple[object, ...]] = {

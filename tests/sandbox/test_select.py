@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,15 @@ from kakoi.sandbox import (
     SandboxConfig,
     SandboxFactory,
 )
-from kakoi.sandbox.adapter import Availability, Holding
+from kakoi.sandbox.adapter import Availability, Holding, Limits
 from kakoi.sandbox.select import Maker
 from tests.fakes import RecordingExecutor, ScriptedChannel, ScriptedExecutor, ScriptedStreams
 from tests.sandbox.container_use_server import install
 
 pytestmark = pytest.mark.anyio
+
+# A scripted engine makes no disk.
+NO_DISK = Limits(disk_bytes=None)
 
 
 class Claimed:
@@ -238,7 +242,8 @@ async def test_every_adapter_starts_its_programs_with_the_executor_it_was_given(
     assert len(recording.streamed) == 1
 
     scripted = ScriptedExecutor({"node:20-alpine": ""})
-    docker = DockerAdapter(executor=scripted, streams=ScriptedStreams(ScriptedChannel()))
+    settings = DockerSettings(limits=NO_DISK)
+    docker = DockerAdapter(settings, scripted, streams=ScriptedStreams(ScriptedChannel()))
     await docker.execute("true")
     await docker.cleanup()
     assert scripted.called("image inspect")
@@ -271,8 +276,9 @@ async def test_without_an_executor_there_is_a_real_one(tmp_path: Path) -> None:
 async def test_configured_seconds_become_the_limit_of_a_command(tmp_path: Path) -> None:
     config = SandboxConfig.parse({"docker": {"timeout": 5}, "containerUse": {"timeout": 7}})
     channel = ScriptedChannel()
+    settings = replace(config.docker, limits=NO_DISK)
     docker = DockerAdapter(
-        config.docker, ScriptedExecutor({"node:20-alpine": ""}), streams=ScriptedStreams(channel)
+        settings, ScriptedExecutor({"node:20-alpine": ""}), streams=ScriptedStreams(channel)
     )
     await docker.execute("true")
     await docker.execute("true", ExecuteOptions(timeout=250))

@@ -33,7 +33,7 @@ def full_place(paths: list[bytes]) -> bytes:
     for path in paths:
         try:
             found = os.statvfs(path)
-        except OSError:
+        except (OSError, ValueError):  # It is gone, or could never be.
             continue
         if found.f_blocks and found.f_bavail * found.f_frsize < _ROOM_BYTES:
             return path
