@@ -106,7 +106,12 @@ def test_a_container_waits_as_another_user_than_its_commands() -> None:
     args = create_args(plan())
     assert args[-4:] == ["--entrypoint", "sleep", "node:20-alpine", "2147483647"]
     assert pairs(args, "--user") == ["65530:65530"]
-    assert pairs(args, "--label") == ["kakoi.user=1000:1000", "kakoi.view=", "kakoi.disk="]
+    assert pairs(args, "--label") == [
+        "kakoi.user=1000:1000",
+        "kakoi.view=",
+        "kakoi.disk=",
+        "kakoi.way=",
+    ]
     assert exec_args("n", "1000:1000", ["id"]) == ["exec", "-i", "--user", "1000:1000", "n", "id"]
 
 

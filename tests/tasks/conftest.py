@@ -11,9 +11,11 @@ import pytest
 
 from kakoi.audit import AuditLog
 from kakoi.config.credentials import credential_for
+from kakoi.egress.proxy import Proxy
 from kakoi.process.executor import ProcessExecutor
 from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
+from kakoi.tasks.reaching import MakeProxy
 from tests.images.conftest import image as image  # One with pip and npm; built if need be.
 from tests.tasks.hosting import PYTHON, GitServer, containers, docker, now, start_server
 
@@ -65,9 +67,12 @@ async def make(owner: str, tmp_path: Path) -> AsyncIterator[Make]:
         executor: ProcessExecutor | None = None,
         ssh_env: dict[str, str] | None = None,
         kind: type[ExecutionEnvironmentManager] = ExecutionEnvironmentManager,
+        make_proxy: MakeProxy = Proxy,
         **options: Any,
     ) -> ExecutionEnvironmentManager:
-        wanted = {"image": PYTHON, "limits": Limits(cpus=1.0), **options}
+        # The server of git is a neighbour, which only the network of the engine leads to.
+        base = {"image": PYTHON, "limits": Limits(cpus=1.0), "network": "bridge"}
+        wanted = {**base, **options}
         made.append(
             kind(
                 EnvironmentOptions(**wanted),
@@ -76,6 +81,7 @@ async def make(owner: str, tmp_path: Path) -> AsyncIterator[Make]:
                 executor=executor,
                 ssh_env=ssh_env,
                 audit=AuditLog(tmp_path / "audit.jsonl", clock=now),
+                make_proxy=make_proxy,
                 credential_for=lambda address: credential_for(address, tokens or {}),
             )
         )

@@ -12,14 +12,17 @@ from kakoi.config.opening import limits_from
 from kakoi.config.policies import policy_from
 from kakoi.config.recording import default_audit_file
 from kakoi.config.settings import Settings
-from kakoi.errors import ConfigurationError
+from kakoi.config.task_settings import NetworkSection
+from kakoi.egress.domains import parse_domains
 from kakoi.gate import Approver
 from kakoi.packages.allowlist import AllowlistConfig
 from kakoi.packages.install import SHIPPED, read_lists
+from kakoi.sandbox.adapter import Network
 from kakoi.sandbox.select import engine_environment
 from kakoi.tasks.caching import Cache
 from kakoi.tasks.checkout import CloneOptions
 from kakoi.tasks.environments import WORKSPACE, EnvironmentOptions, ExecutionEnvironmentManager
+from kakoi.tasks.reaching import SETTING
 
 _SSH: Final = ("SSH_AUTH_SOCK",)
 
@@ -56,15 +59,14 @@ def now() -> datetime:
 def environment_options(settings: Settings) -> EnvironmentOptions:
     """What the environments of tasks are like, as the settings say."""
     tasks = settings.tasks
-    if tasks.network.external_access and tasks.network.whitelist_mode:
-        raise ConfigurationError(
-            "tasks.network.whitelist_mode cannot be enforced yet",
-            hint="set tasks.network.external_access to false, or whitelist_mode to false",
-        )
+    network = _network(tasks.network)
+    domains = tasks.network.allowed_domains if network == "allowlist" else ()
+    parse_domains(domains, origin=SETTING)
     return EnvironmentOptions(
         image=tasks.base_image,
         dockerfile=tasks.dockerfile,
-        network="bridge" if tasks.network.external_access else "none",
+        network=network,
+        allowed_domains=domains,
         limits=limits_from(settings),
         clone=CloneOptions(
             depth=tasks.clone.depth if tasks.clone.shallow else None,
@@ -79,6 +81,13 @@ def environment_options(settings: Settings) -> EnvironmentOptions:
         pool_size=tasks.pool_size,
         policy=policy_from(settings.policy, roots=[WORKSPACE], origin="settings"),
     )
+
+
+def _network(section: NetworkSection) -> Network:
+    """A list has effect only where there is access at all (spec A 3.5)."""
+    if not section.external_access:
+        return "none"
+    return "allowlist" if section.whitelist_mode else "open"
 
 
 def package_cache(settings: Settings) -> Cache:

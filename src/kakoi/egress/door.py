@@ -41,6 +41,9 @@ class Door:
         self, listener: socket.socket, take: Callable[[socket.socket], None], *, most: int
     ) -> None:
         check_listener(listener)
+        # Others may accept there, too: whoever attaches. A connection that they take first must
+        # not leave us waiting.
+        listener.setblocking(False)
         self._listener = listener
         self._take = take
         self._loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kakoi.errors import ConfigurationError, SandboxError
@@ -36,14 +36,20 @@ _WORDS: Final = frozenset(
     "ADD ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL MAINTAINER ONBUILD RUN SHELL "
     "STOPSIGNAL USER VOLUME WORKDIR".split()
 )
+_PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_OF_BUILDS: Final = frozenset((*_PROXIES, *map(str.lower, _PROXIES)))
 _PERIOD_US: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildLimits:
-    """What a build may use. `image_bytes` is looked at when it is done."""
+    """What a build may use. `image_bytes` is looked at when it is done.
+
+    `variables`: of a proxy. Those that every build knows are told to it, and stay in no image.
+    """
 
     network: str = "none"
+    variables: Mapping[str, str] = field(default_factory=dict)
     memory_bytes: int | None = None
     cpus: float | None = None
     timeout_s: float = 1800.0
@@ -113,6 +119,8 @@ class ProjectBuilder:
         args = ["build", "--tag", name, "--file", dockerfile, "--force-rm"]
         args += ["--network", limits.network]
         args += ["--label", f"{VARIANT_LABEL}={VARIANT}", "--label", f"{KEY_LABEL}={key}"]
+        for variable in sorted(_OF_BUILDS & limits.variables.keys()):
+            args += ["--build-arg", f"{variable}={limits.variables[variable]}"]
         if limits.memory_bytes is not None:
             args += ["--memory", str(limits.memory_bytes)]
             args += ["--memory-swap", str(limits.memory_bytes)]

@@ -30,7 +30,9 @@ class Outlet:
 
     def hand_over(self, request: Request, order: dict[str, Any]) -> None:
         """Give it to who listens at `path`; OSError is an answer."""
-        if self._listener is None:
+        if self._listener is None or not _listens(self._listener):
+            if self._listener is not None:
+                self._listener.close()
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", PORT))
@@ -42,3 +44,8 @@ class Outlet:
             rights = array.array("i", [self._listener.fileno()])
             line.sendmsg([b"k"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         request.answer({})
+
+
+def _listens(listener: socket.socket) -> bool:
+    """Whoever it was handed to can have shut it down for all."""
+    return bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

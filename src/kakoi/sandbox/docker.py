@@ -22,15 +22,17 @@ from kakoi.runner.commands import Channel, Command, check_type
 from kakoi.runner.connection import Connection
 from kakoi.runner.delivery import RunnerSettings
 from kakoi.sandbox.adapter import (
+    PROXIED,
     Availability,
     ExecuteOptions,
     Holding,
+    Network,
     as_command,
     exit_code_or_raise,
 )
 from kakoi.sandbox.docker_advice import is_conflict
 from kakoi.sandbox.docker_checks import holding_of
-from kakoi.sandbox.docker_cli import WAY, DockerSettings, Lifetime, Plan, Program, Tag, run_args
+from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Plan, Program, Tag, run_args
 from kakoi.sandbox.docker_container import (
     Container,
     default_owner,
@@ -41,7 +43,8 @@ from kakoi.sandbox.docker_container import (
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.docker_entry import Entry, Guest, Streams, walls_of
 from kakoi.sandbox.docker_shortcut import shortened
-from kakoi.sandbox.outlet import Handover, Outlet, Served, checked_outlet
+from kakoi.sandbox.docker_way import Ways, adopted
+from kakoi.sandbox.outlet import Outlet, checked_outlet
 
 _DEFAULTS = DockerSettings()
 _NO_TAG = Tag()
@@ -86,8 +89,7 @@ class DockerAdapter:
         self._outlet = checked_outlet(config.network, outlet)
         if self._outlet is not None:
             config = dataclasses.replace(config, env={**self._outlet.env, **config.env})
-        self._handover: Handover | None = None
-        self._served: dict[str, Served] = {}
+        self._ways = Ways(self._outlet)
         self._config = config
         self._tag = tag if tag.owner else dataclasses.replace(tag, owner=default_owner())
         self._engine = engine or Engine(
@@ -113,24 +115,36 @@ class DockerAdapter:
         owner: str = "",
         engine_env: Mapping[str, str] | None = None,
         engine: Engine | None = None,
+        outlet_for: Callable[[str], Outlet] | None = None,
     ) -> "DockerAdapter":
         """An adapter for a container that an earlier one has made and not cleaned up.
 
-        Its jobs are found again. SandboxError: there is no such container, it is not ours, or it
-        does not run.
+        Its jobs are found again. `outlet_for`: who serves its way out, if it has one, by the note
+        that was made about that (`keep_way`). SandboxError: there is no such container, it is not
+        ours, it does not run, or nobody is there to serve it.
         """
-        tag = Tag(owner=owner, name=container)
+        owner = owner or default_owner()
+        engine = engine or Engine(
+            executor or ProcessExecutor(), program=program, env=engine_env, owner=owner
+        )
+        found = await Container.find(engine, container, owner=owner)
+        await found.check()
+        handover = adopted(found)
+        if handover is not None and outlet_for is None:
+            raise SandboxError(f"the way out of the container `{container}` needs who serves it")
+        # Its network is what it was made with, whatever the settings say today.
+        network: Network | None = None if config.network in PROXIED else config.network
         adapter = cls(
-            config,
+            dataclasses.replace(config, network="allowlist" if handover else network),
             executor,
             program=program,
             lifetime="sandbox",
-            tag=tag,
+            tag=Tag(owner=owner, name=container),
             engine_env=engine_env,
             engine=engine,
+            outlet=outlet_for(handover.note) if handover and outlet_for else None,
         )
-        found = await Container.find(adapter._engine, container, owner=adapter._tag.owner)
-        await found.check()
+        adapter._ways.adopt(handover)
         adapter._container = found
         return adapter
 
@@ -213,16 +227,20 @@ class DockerAdapter:
             raise SandboxError("there is no container that stays")
         args = ["rename", self._container.name, name]
         await self._engine.must(args, doing="renaming a container", about=self._container.name)
+        self._ways.rename(self._container.name, name)
         self._container.name = name
         self._tag = dataclasses.replace(self._tag, name=name)
+
+    def keep_way(self, note: str) -> None:
+        """Have the way out stay with the container; `note` tells who attaches how to serve it."""
+        self._ways.keep(note)
 
     async def close(self) -> None:
         """Give the channel up, and leave a container that stays alone, with its jobs."""
         connection, self._connection = self._connection, Connection(self._open)
         await connection.close()
         await self._end_guest()
-        for name in list(self._served):
-            await self._served.pop(name).close()
+        await self._ways.stop_all()
 
     async def cleanup(self) -> None:
         """End everything and take the container away. Failures are logged, never raised."""
@@ -233,13 +251,10 @@ class DockerAdapter:
         container, self._container = self._container, None
         if container is not None:
             await self._see_gone(container.name)
-        handover, self._handover = self._handover, None
-        if handover is not None:
-            handover.close()
+        self._ways.remove()
 
     async def _see_gone(self, name: str) -> None:
-        if name in self._served:
-            await self._served.pop(name).close()
+        await self._ways.stop(name)
         try:
             await self._engine.remove(name)
         except KakoiError as error:
@@ -253,20 +268,7 @@ class DockerAdapter:
         plan = await plan_container(self._engine, self._config, tag, now_s=now_s)
         self._holding = holding_of(plan)
         self._holding.refuse_unkept(self._config.limits, sandbox=self.name)
-        if self._outlet is None:
-            return plan
-        self._handover = self._handover or Handover()
-        return dataclasses.replace(plan, way=self._handover.folder)
-
-    async def _serve(self, name: str, channel: Channel) -> None:
-        """See to the way out of a container, if it is to have one."""
-        if self._outlet is None:
-            return
-        if name in self._served:
-            await self._served.pop(name).close()
-        if self._handover is None:  # It is attached to, and its directory is another's.
-            raise SandboxError("the way out of this container belongs to who made it")
-        self._served[name] = await self._handover.take(channel, self._outlet, inside=WAY)
+        return self._ways.planned(plan)
 
     async def _open(self) -> Channel:
         if self._lifetime == "command":
@@ -300,9 +302,10 @@ class DockerAdapter:
     async def _start(self, tag: Tag) -> Guest:
         plan = await self._plan(tag)
         try:
-            guest = await self._entry.start(plan)
+            with self._ways.explaining():
+                guest = await self._entry.start(plan)
             try:
-                await self._serve(guest.name, guest.channel)
+                await self._ways.serve(guest.name, guest.channel)
             except BaseException:
                 await finish(guest.leave())
                 raise
@@ -321,11 +324,12 @@ class DockerAdapter:
 
     async def _open_fresh(self) -> Channel:
         plan = await self._plan(self._tag)
-        container = await Container.make(self._engine, plan)
+        with self._ways.explaining():
+            container = await Container.make(self._engine, plan)
         try:
             channel = await self._enter(container)
             await self._entry.check(channel, plan)
-            await self._serve(container.name, channel)
+            await self._ways.serve(container.name, channel)
         except BaseException:
             await finish(self._see_gone(container.name))
             raise
@@ -336,7 +340,7 @@ class DockerAdapter:
         """Find the runner that lives there. If there is none, nothing it started may live on."""
         channel = await self._find_runner(container)
         try:
-            await self._serve(container.name, channel)
+            await self._ways.serve(container.name, channel)
         except BaseException:
             await finish(channel.close())
             raise

@@ -280,7 +280,7 @@ def _common(plan: Plan) -> list[str]:
 
 def _labels(plan: Plan) -> dict[str, str]:
     ours = {"kakoi.user": plan.user, "kakoi.view": plan.view_of, "kakoi.disk": plan.disk_label}
-    return {**plan.labels, **ours}
+    return {**plan.labels, **ours, "kakoi.way": plan.way}
 
 
 def _within_root(settings: DockerSettings) -> bool:

@@ -180,11 +180,19 @@ class Container:
     """A container that only waits. Its commands have a user of their own."""
 
     def __init__(
-        self, engine: Engine, name: str, user: str, *, view_of: str = "", disk: str = ""
+        self,
+        engine: Engine,
+        name: str,
+        user: str,
+        *,
+        view_of: str = "",
+        disk: str = "",
+        way: str = "",
     ) -> None:
         self.name = name
         self.user = user
         self.id = ""  # Known once it was made here.
+        self.way = way  # See `Plan.way`.
         self._engine = engine
         self._view_of = view_of
         self._disk = disk
@@ -192,7 +200,14 @@ class Container:
     @classmethod
     async def make(cls, engine: Engine, plan: Plan) -> "Container":
         """Create and start it. If that fails, nothing is left of it."""
-        container = cls(engine, plan.name, plan.user, view_of=plan.view_of, disk=plan.disk_label)
+        container = cls(
+            engine,
+            plan.name,
+            plan.user,
+            view_of=plan.view_of,
+            disk=plan.disk_label,
+            way=plan.way,
+        )
         # From the beginning: an engine looks for it already when it creates a container.
         async with mountable(plan):
             try:
@@ -227,7 +242,8 @@ class Container:
                 hint="attach only to a container that this user's kakoi made and kept",
             )
         view, disk = labels.get("kakoi.view", ""), labels.get("kakoi.disk", "")
-        return cls(engine, name, labels["kakoi.user"], view_of=view, disk=disk)
+        way = labels.get("kakoi.way", "")
+        return cls(engine, name, labels["kakoi.user"], view_of=view, disk=disk, way=way)
 
     async def state(self) -> State:
         """What it is doing."""

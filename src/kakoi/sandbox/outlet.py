@@ -8,13 +8,16 @@ inside passes bytes on, and none needs to be trusted with that.
 import array
 import asyncio
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 from kakoi.errors import ConfigurationError, SandboxError
@@ -23,6 +26,9 @@ from kakoi.runner.commands import Channel
 from kakoi.sandbox.adapter import PROXIED
 
 _PATIENCE_S: Final = 10.0
+_PREFIX: Final = "kakoi-way-"
+_FOLDER: Final = "way"
+_NOTE: Final = "note"
 
 
 class Served(Protocol):
@@ -52,14 +58,52 @@ def checked_outlet(network: str | None, outlet: Outlet | None) -> Outlet | None:
 
 
 class Handover:
-    """The directory. `folder` is what the sandbox is to see; nobody else here can enter it."""
+    """The directory. `folder` is what the sandbox is to see; nobody else here can enter it.
+
+    It is ours while we live: what one that was killed has left is swept by the next. `keep` has it
+    stay for as long as its container does, for whoever attaches to that (`adopt`).
+    """
 
     def __init__(self) -> None:
-        self._private = tempfile.mkdtemp(prefix="kakoi-")
-        self.folder = os.path.join(self._private, "way")
+        _sweep()
+        self._lock: int | None
+        self._private, self._lock = _make_private()
+        self.folder = os.path.join(self._private, _FOLDER)
         os.mkdir(self.folder)
         # Commands may be another user than we are.
         os.chmod(self.folder, 0o755)  # noqa: S103 - what is above it is private
+
+    @classmethod
+    def adopt(cls, folder: str) -> "Handover":
+        """The one of a container that somebody else has made and kept; SandboxError if it is gone.
+
+        `folder`: as it was mounted there.
+        """
+        private, name = os.path.split(folder)
+        if name != _FOLDER or not _is_ours(private) or not os.path.isdir(folder):
+            raise SandboxError(
+                "the way out of this container is lost: its directory on this machine is gone",
+                details={"directory": folder},
+                hint="make the container anew; for a task, prepare it again",
+            )
+        found = cls.__new__(cls)
+        found._private, found._lock, found.folder = private, None, folder
+        return found
+
+    @property
+    def note(self) -> str:
+        """What was written down for whoever attaches; empty if nothing was."""
+        try:
+            return Path(self._private, _NOTE).read_text("utf-8")
+        except FileNotFoundError:
+            return ""
+
+    def keep(self, note: str) -> None:
+        """From now on it stays when we go, with this note, which the sandbox does not see."""
+        coming = Path(self._private, f"{_NOTE}.{secrets.token_hex(4)}")
+        coming.write_text(note, "utf-8")
+        coming.replace(Path(self._private, _NOTE))
+        self._unlock()
 
     async def take(self, channel: Channel, outlet: Outlet, *, inside: str) -> Served:
         """Have the runner hand its socket over, and have it served.
@@ -69,7 +113,8 @@ class Handover:
         if not isinstance(channel, RunnerChannel):
             raise SandboxError(
                 "the network of this sandbox cannot be limited: there is no python3 in its image",
-                hint="use an image with python3, or the network `none`",
+                hint="use an image with python3, or no network: `none`, for tasks"
+                " external_access: false",
             )
         name = secrets.token_hex(4)  # Several sandboxes may see the same directory.
         path = os.path.join(self.folder, name)
@@ -86,10 +131,8 @@ class Handover:
                 listener.close()
                 raise
         except (OSError, TimeoutError) as error:
-            raise SandboxError(
-                f"the network of this sandbox cannot be limited: its runner does not reach "
-                f"this machine ({str(error) or 'no answer'})",
-                hint="does the engine run elsewhere? Use one on this machine, or `none`",
+            raise unreachable(
+                f"its runner does not reach us: {str(error) or 'no answer'}"
             ) from error
         finally:
             meeting.close()
@@ -99,6 +142,69 @@ class Handover:
     def close(self) -> None:
         """Take the directory away."""
         shutil.rmtree(self._private, ignore_errors=True)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+
+def discard_kept(folder: str) -> None:
+    """Take away the directory that a container has left which is gone."""
+    private, name = os.path.split(folder)
+    if name == _FOLDER and _is_ours(private):
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _make_private() -> tuple[str, int]:
+    """A directory of ours, and the descriptor by which it is locked."""
+    while True:
+        path = tempfile.mkdtemp(prefix=_PREFIX)
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(path).st_ino == os.fstat(lock).st_ino:
+                return path, lock
+        os.close(lock)  # Somebody was sweeping, and took it for a leftover.
+
+
+def _sweep() -> None:
+    """Take away what nobody holds or has kept."""
+    for private in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if not _is_ours(str(private)) or (private / _NOTE).exists():
+            continue
+        with contextlib.suppress(OSError):
+            lock = os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not (private / _NOTE).exists():  # Kept meanwhile, and so let go.
+                    shutil.rmtree(private, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _is_ours(private: str) -> bool:
+    """Was it made by this user, and can nobody else enter it?"""
+    try:
+        found = os.lstat(private)
+    except OSError:
+        return False
+    return (
+        os.path.basename(private).startswith(_PREFIX)
+        and stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.geteuid()
+        and stat.S_IMODE(found.st_mode) == 0o700
+    )
+
+
+def unreachable(why: str) -> SandboxError:
+    """The error for a sandbox that cannot hand its socket over."""
+    return SandboxError(
+        f"the network of this sandbox cannot be limited from this machine ({why})",
+        hint="does the engine run elsewhere (DOCKER_HOST, a context)? Use one on this machine, or"
+        " no network: `none`, for tasks external_access: false",
+    )
 
 
 async def _receive(channel: RunnerChannel, meeting: socket.socket, path: str) -> socket.socket:

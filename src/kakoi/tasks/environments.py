@@ -8,28 +8,32 @@ The names and labels of containers are the only register: after `kill -9`, a swe
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from kakoi.audit import AuditLog
+from kakoi.egress.proxy import Proxy
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.gate import Approver, Gate, Labels
 from kakoi.process.executor import ProcessExecutor
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 from kakoi.sandbox.docker import DockerAdapter
-from kakoi.sandbox.docker_cli import DockerSettings, Program, Tag
+from kakoi.sandbox.docker_cli import Program
 from kakoi.sandbox.docker_container import default_owner, finish
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.docker_listing import Listed, Usage, disk_of, usage_of
 from kakoi.tasks.checkout import PROJECT, Checkout
 from kakoi.tasks.installing import install_all
 from kakoi.tasks.lifecycle import Status
+from kakoi.tasks.making import Made, Maker
 from kakoi.tasks.place import Environment
 from kakoi.tasks.pool import Pool
 from kakoi.tasks.projects import Projects, Read, build_engine
+from kakoi.tasks.reaching import MakeProxy, is_proxied, telling_refusals
 from kakoi.tasks.recording import recorded
 from kakoi.tasks.remotes import Credential
 from kakoi.tasks.removal import Removal, stale, sweep_once
@@ -65,6 +69,7 @@ class ExecutionEnvironmentManager:
     or None. `ssh_env`: variables of ssh, for repositories that are fetched by it.
     `owner`: whose containers these are; nobody else's are touched. `project_files`,
     `read_project`: what a project's own settings make of `options`; see projects.py.
+    `make_proxy`: how the proxies are made that the networks `open` and `allowlist` lead through.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class ExecutionEnvironmentManager:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         project_files: tuple[str, ...] = (),
         read_project: Read | None = None,
+        make_proxy: MakeProxy = Proxy,
     ) -> None:
         self.options = options or EnvironmentOptions()
         self.counters = Counters()
@@ -90,9 +96,18 @@ class ExecutionEnvironmentManager:
         self._executor = executor or ProcessExecutor()
         self._program: Program = program
         self._owner = owner or default_owner()
-        self._engine_env = dict(engine_env or {})
-        self._engine = Engine(
-            self._executor, program=program, env=self._engine_env, owner=self._owner
+        env = dict(engine_env or {})
+        self._engine = Engine(self._executor, program=program, env=env, owner=self._owner)
+        self._maker = Maker(
+            executor=self._executor,
+            program=program,
+            owner=self._owner,
+            engine_env=env,
+            engine=self._engine,
+            clock=clock,
+            max_age_s=self.options.stale_after.total_seconds(),
+            audit=audit,
+            make_proxy=make_proxy,
         )
         self._credential_for = credential_for or (lambda _address: None)
         self._ssh_env = dict(ssh_env or {})
@@ -101,13 +116,13 @@ class ExecutionEnvironmentManager:
         self._sleep = sleep
         self._active: dict[str, Environment] = {}
         self._own: dict[str, EnvironmentOptions] = {}  # Of tasks whose projects say something.
-        builder = build_engine(self._executor, program, self._engine_env)
+        builder = build_engine(self._executor, program, env)
         self._projects = Projects(project_files, read_project, builder)
         self._preparing: set[str] = set()
         self._removal = Removal(self._engine, owner=self._owner, clock=clock)
         self._pool = Pool(
             self._engine,
-            self._adapter,
+            self._maker.make,
             size=self.options.pool_size,
             clock=clock,
             remove=self._removal.remove,
@@ -210,17 +225,10 @@ class ExecutionEnvironmentManager:
 
         SandboxError: there is none, or it does not run.
         """
-        name = container_name(task_uuid)
-        adapter = await DockerAdapter.attach(
-            name,
-            self.options.container,
-            self._executor,
-            program=self._program,
-            owner=self._owner,
-            engine_env=self._engine_env,
-            engine=self._engine,
+        made = await self._maker.attach(
+            self.options.container, container_name(task_uuid), task_uuid
         )
-        environment = self._environment(task_uuid, adapter)
+        environment = self._environment(task_uuid, made)
         try:
             yield environment
         finally:
@@ -279,34 +287,18 @@ class ExecutionEnvironmentManager:
 
     # --- Making ------------------------------------------------------------------------------
 
-    def _adapter(self, settings: DockerSettings, name: str, task_uuid: str = "") -> DockerAdapter:
-        return DockerAdapter(
-            settings,
-            self._executor,
-            program=self._program,
-            lifetime="sandbox",
-            tag=Tag(
-                owner=self._owner,
-                task=task_uuid,
-                name=name,
-                max_age_s=self.options.stale_after.total_seconds(),
-            ),
-            clock=lambda: self._clock().timestamp(),
-            engine_env=self._engine_env,
-            engine=self._engine,
-        )
+    def _environment(self, task_uuid: str, made: Made) -> Environment:
+        return Environment(task_uuid, made, self._gate(task_uuid, made), self._clock())
 
-    def _environment(self, task_uuid: str, adapter: DockerAdapter) -> Environment:
-        return Environment(task_uuid, adapter, self._gate(task_uuid, adapter), self._clock())
-
-    def _gate(self, task_uuid: str, adapter: DockerAdapter) -> Gate:
+    def _gate(self, task_uuid: str, made: Made) -> Gate:
         return Gate(
             self._options_of(task_uuid).policy,
-            adapter,
+            made.adapter,
             cwd=PROJECT,
             audit=self._audit,
             approver=self._approver,
             labels=Labels(task=task_uuid),
+            proxy=None if made.reach is None else made.reach.proxy,
         )
 
     async def _create_container(self, task: Task) -> str:
@@ -314,12 +306,13 @@ class ExecutionEnvironmentManager:
         name = container_name(task.uuid)
         settings = self._options_of(task.uuid).container
         claimed = await self._pool.claim(settings, name)
-        adapter = claimed or self._adapter(settings, name, task.uuid)
-        environment = self._active[task.uuid] = self._environment(task.uuid, adapter)
+        made = claimed or self._maker.make(settings, name, task.uuid)
+        environment = self._active[task.uuid] = self._environment(task.uuid, made)
         if claimed is None:
-            await self._open(adapter, name)
+            await self._open(made.adapter, name)
+        made.give_to(task.uuid, self.options.reachable)
         environment.lifecycle.move(Status.INITIALIZING)
-        environment.container_id = adapter.container_id
+        environment.container_id = made.adapter.container_id
         return environment.container_id
 
     async def _open(self, adapter: DockerAdapter, name: str) -> None:
@@ -340,22 +333,29 @@ class ExecutionEnvironmentManager:
         channel = await environment.adapter.channel()
         clone = self.options.clone
         checkout = Checkout(channel, self._executor, clone, ssh_env=self._ssh_env)
-        await checkout.clone(task, self._credential_for(task.repository))
+        with telling_refusals(environment.made.reach):
+            await checkout.clone(task, self._credential_for(task.repository))
 
     async def _heed_project(self, container_id: str, task: Task) -> str:
         """Do as the project's own settings say. If they want another container, it is there."""
         environment = self._find(container_id)
-        own = await self._projects.options(await environment.adapter.channel(), self.options)
-        if own is self.options:
+        ours, channel = self.options, await environment.adapter.channel()
+        own = await self._projects.read(channel, ours)
+        if own is ours and not own.dockerfile:
             return container_id
-        if own.container == self.options.container:
-            self._own[task.uuid] = own
-            environment.gate = self._gate(task.uuid, environment.adapter)
+        environment.made.change(own.reachable)
+        own = await self._projects.built(channel, own, environment.name)
+        # By its proxy a container comes to reach less; made with less, it could not be cloned into.
+        kept = dataclasses.replace(own, network=ours.network) if is_proxied(ours.network) else own
+        self._own[task.uuid] = kept
+        if kept.container == ours.container:
+            environment.gate = self._gate(task.uuid, environment.made)
             return container_id
         await self._cleanup(task.uuid)
-        self._own[task.uuid] = own
+        self._own[task.uuid] = kept
         container_id = await self._create_container(task)
         await self._clone_project(container_id, task)
+        self._find(container_id).made.change(own.reachable)
         return container_id
 
     async def _install_dependencies(self, container_id: str) -> None:
@@ -363,7 +363,11 @@ class ExecutionEnvironmentManager:
         environment = self._find(container_id)
         lists, cache = self._options_of(environment.task_uuid).lists, self.options.cache
         environment.installed = await install_all(
-            environment.adapter, lists, task_uuid=environment.task_uuid, cache=cache
+            environment.adapter,
+            lists,
+            task_uuid=environment.task_uuid,
+            cache=cache,
+            reach=environment.made.reach,
         )
 
     # --- Taking away -------------------------------------------------------------------------

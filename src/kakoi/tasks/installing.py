@@ -17,12 +17,14 @@ from kakoi.sandbox.docker import DockerAdapter
 from kakoi.tasks.caching import Cache
 from kakoi.tasks.checkout import PROJECT
 from kakoi.tasks.dependencies import Step, steps_for
+from kakoi.tasks.reaching import Reach, way_out
 from kakoi.tasks.values import Installed
 
 _log = logging.getLogger(__name__)
 _INSTALL_S: Final = 600.0
 _MAX_MANIFEST_BYTES: Final = 1024 * 1024
 _SAID: Final = 2000
+_MOST_REFUSED: Final = 5
 # Beside a listed package.json, these would say where packages come from, and which.
 _NODE_BESIDE: Final = (".npmrc", "npm-shrinkwrap.json")
 
@@ -33,9 +35,11 @@ async def install_all(
     *,
     task_uuid: str,
     cache: Cache | None = None,
+    reach: Reach | None = None,
 ) -> tuple[Installed, ...]:
     """One step after the other. `lists`: None lets a project ask for whatever it wants.
     `cache`: downloads of earlier times, of which each step gets a copy.
+    `reach`: who knows what was refused on the way out.
 
     SandboxError: the environment itself is lost, and there is no task to go on.
     """
@@ -47,14 +51,17 @@ async def install_all(
         if cache is not None and not objection:
             await cache.give(await adapter.channel(), step)
         done.append(
-            Installed(step, ok=False, said=objection) if objection else await _run(adapter, step)
+            Installed(step, ok=False, said=objection)
+            if objection
+            else await _run(adapter, step, reach)
         )
         if not done[-1].ok:
             _log.warning("`%s` failed in task %s", step.command, task_uuid)
     return tuple(done)
 
 
-async def _run(adapter: DockerAdapter, step: Step) -> Installed:
+async def _run(adapter: DockerAdapter, step: Step, reach: Reach | None) -> Installed:
+    watch = None if reach is None else reach.proxy.watch()
     if step.before:
         await adapter.run(Command(command=step.before, cwd=PROJECT, timeout_s=_INSTALL_S))
     result = await adapter.run(Command(command=step.command, cwd=PROJECT, timeout_s=_INSTALL_S))
@@ -62,7 +69,9 @@ async def _run(adapter: DockerAdapter, step: Step) -> Installed:
         # A script may have ended the runner only. If the container is gone, this says so.
         await (await adapter.channel()).stat_file(PROJECT)
     said = "" if result.ok else (result.stderr or result.stdout or result.error)[-_SAID:]
-    return Installed(step, result.ok, said)
+    refused = [] if result.ok or watch is None else watch.blocked
+    told = [f"{each}; {way_out(each)}" for each in refused[:_MOST_REFUSED]]
+    return Installed(step, result.ok, "\n".join((*told, said)) if told else said)
 
 
 async def _objection(

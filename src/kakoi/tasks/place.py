@@ -7,6 +7,7 @@ from kakoi.gate import Gate
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.tasks.checkout import PROJECT
 from kakoi.tasks.lifecycle import Lifecycle
+from kakoi.tasks.making import Made
 from kakoi.tasks.task import container_name
 from kakoi.tasks.values import ContainerInfo, Installed
 
@@ -16,12 +17,17 @@ class Environment:
     """One task's. Commands of its agent go through `gate` and nowhere else."""
 
     task_uuid: str
-    adapter: DockerAdapter
+    made: Made
     gate: Gate
     created_at: datetime
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     container_id: str = ""
     installed: tuple[Installed, ...] = ()
+
+    @property
+    def adapter(self) -> DockerAdapter:
+        """The way into its container."""
+        return self.made.adapter
 
     @property
     def name(self) -> str:
@@ -43,4 +49,4 @@ class Environment:
     async def let_go(self) -> None:
         """Close the way in. The container stays as it is, with its jobs."""
         await self.gate.close()
-        await self.adapter.close()
+        await self.made.close()

@@ -14,28 +14,28 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from kakoi.errors import KakoiError
-from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.docker_container import finish
 from kakoi.sandbox.docker_engine import Engine
+from kakoi.tasks.making import Made
 from kakoi.tasks.pool_names import pool_name
 
 _log = logging.getLogger(__name__)
 # A sweep goes by the age of a container: one that is claimed late would be taken from its task.
 _FRESH: Final = timedelta(hours=1)
-Make = Callable[[DockerSettings, str], DockerAdapter]
+Make = Callable[[DockerSettings, str], Made]
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     name: str
     key: str
-    adapter: DockerAdapter
-    made: datetime
+    made: Made
+    since: datetime
 
 
 class Pool:
-    """`make` gives an adapter for a container of that configuration and name, not yet opened."""
+    """`make` gives a container of that configuration and name, not yet entered."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Pool:
         """Those that wait, and the one that is being made."""
         return [*(each.name for each in self._waiting), *([self._coming] if self._coming else [])]
 
-    async def claim(self, settings: DockerSettings, name: str) -> DockerAdapter | None:
+    async def claim(self, settings: DockerSettings, name: str) -> Made | None:
         """One of exactly these settings, under its new name; None if none is there."""
         if not self._waiting:
             return None
@@ -71,7 +71,7 @@ class Pool:
             # Out of the list before anything is awaited: nobody else gets it.
             self._waiting.remove(found)
             if await self._hand_over(found, name):
-                return found.adapter
+                return found.made
         return None
 
     async def fill(self, settings: DockerSettings) -> None:
@@ -83,7 +83,7 @@ class Pool:
         key = await self._key(settings)
         for each in [each for each in self._waiting if not self._is_good(each, key)]:
             self._waiting.remove(each)
-            await finish(self._take_away(each.name, each.adapter))
+            await finish(self._take_away(each.name, each.made))
         while len(self._waiting) < self._size and not self._is_closed:
             await self._add(settings, key)
 
@@ -94,7 +94,7 @@ class Pool:
             self._refilling.cancel()
             await asyncio.wait([self._refilling])
         waiting, self._waiting = self._waiting, []
-        await asyncio.gather(*(self._take_away(each.name, each.adapter) for each in waiting))
+        await asyncio.gather(*(self._take_away(each.name, each.made) for each in waiting))
 
     async def _key(self, settings: DockerSettings) -> str:
         """Of everything that makes a container what it is; an image may change under its name."""
@@ -103,22 +103,22 @@ class Pool:
         return hashlib.sha256(repr(values).encode()).hexdigest()
 
     def _is_good(self, waiting: _Waiting, key: str) -> bool:
-        return waiting.key == key and self._clock() - waiting.made < _FRESH
+        return waiting.key == key and self._clock() - waiting.since < _FRESH
 
     async def _hand_over(self, waiting: _Waiting, name: str) -> bool:
         try:
             if self._is_good(waiting, waiting.key):
-                await waiting.adapter.rename(name)
+                await waiting.made.adapter.rename(name)
                 # Does it live? If not, the channel is lost, and a new one says why there is none.
-                await (await waiting.adapter.channel()).stat_file("/")
+                await (await waiting.made.adapter.channel()).stat_file("/")
                 return True
         except KakoiError as error:  # Somebody has stopped it or taken it away.
             _log.warning("a waiting container cannot be used: %s", error)
             await finish(self._remove(name))
         except BaseException:
-            await finish(self._take_away(waiting.name, waiting.adapter))
+            await finish(self._take_away(waiting.name, waiting.made))
             raise
-        await finish(self._take_away(waiting.name, waiting.adapter))
+        await finish(self._take_away(waiting.name, waiting.made))
         return False
 
     def refill(self, settings: DockerSettings) -> None:
@@ -135,16 +135,16 @@ class Pool:
 
     async def _add(self, settings: DockerSettings, key: str) -> None:
         name = self._coming = pool_name(key)
-        adapter = self._make(settings, name)
+        made = self._make(settings, name)
         try:
-            await adapter.channel()
+            await made.adapter.channel()
         except BaseException:
-            await finish(self._take_away(name, adapter))
+            await finish(self._take_away(name, made))
             raise
         finally:
             self._coming = ""
-        self._waiting.append(_Waiting(name, key, adapter, self._clock()))
+        self._waiting.append(_Waiting(name, key, made, self._clock()))
 
-    async def _take_away(self, name: str, adapter: DockerAdapter) -> None:
-        await adapter.close()
+    async def _take_away(self, name: str, made: Made) -> None:
+        await made.close()
         await self._remove(name)

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from kakoi.egress.variables import proxy_variables
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.images.project import MAX_CONTEXT_BYTES, BuildLimits, ProjectBuilder
 from kakoi.process.executor import ProcessExecutor
@@ -15,6 +16,7 @@ from kakoi.runner.commands import Channel, Command
 from kakoi.sandbox.docker_cli import Program
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.tasks.checkout import PROJECT
+from kakoi.tasks.reaching import is_proxied
 from kakoi.tasks.values import EnvironmentOptions
 
 _MAX_SETTINGS: Final = 256 * 1024
@@ -35,7 +37,7 @@ class Projects:
         self._read = read
         self._builder = builder
 
-    async def options(self, channel: Channel, ours: EnvironmentOptions) -> EnvironmentOptions:
+    async def read(self, channel: Channel, ours: EnvironmentOptions) -> EnvironmentOptions:
         """What holds for the project that is there; `ours` itself, if it says nothing."""
         found = {}
         for name in self._files:
@@ -45,7 +47,15 @@ class Projects:
                 continue
             except OSError as error:
                 raise ConfigurationError(f"the project's {name} cannot be read: {error}") from error
-        own = self._read(found) if found and self._read is not None else ours
+        return self._read(found) if found and self._read is not None else ours
+
+    async def built(
+        self, channel: Channel, own: EnvironmentOptions, container: str
+    ) -> EnvironmentOptions:
+        """The same, with the image of the project's Dockerfile, if there is one.
+
+        `container`: where the project is. What it reaches, a build reaches, and by the same proxy.
+        """
         if not own.dockerfile:
             return own
         if self._builder is None:
@@ -53,8 +63,10 @@ class Projects:
                 "a Dockerfile of a project is built with docker only",
                 hint="name an image in tasks.base_image",
             )
+        by_proxy = is_proxied(own.network)
         limits = BuildLimits(
-            network=own.network,
+            network=f"container:{container}" if by_proxy else own.network,
+            variables=proxy_variables() if by_proxy else {},
             memory_bytes=own.limits.memory_bytes,
             cpus=own.limits.cpus,
             timeout_s=own.timeout_s,

@@ -10,6 +10,7 @@ from typing import Final
 from kakoi.errors import KakoiError
 from kakoi.sandbox.docker_engine import HELPER, Engine
 from kakoi.sandbox.docker_listing import Listed, list_containers
+from kakoi.sandbox.outlet import discard_kept
 from kakoi.tasks.pool_names import is_orphan, is_pooled
 from kakoi.tasks.task import PREFIX
 
@@ -29,11 +30,13 @@ class Removal:
 
     async def remove(self, name: str) -> bool:
         """Stop it, kill it after the grace, remove it; False and a leftover if it stays."""
+        way = ""
         try:
             state = await self._engine.state(name)
             if state.status == "gone":
                 self.leftovers.discard(name)
                 return True
+            way = (state.labels or {}).get("kakoi.way", "")
             if state.running:
                 args = ["stop", "-t", str(GRACE_S), name]
                 await self._engine.call(args, doing="stopping a container")
@@ -45,6 +48,7 @@ class Removal:
             _log.warning("the container %s could not be removed: %s", name, error)
             self.leftovers.add(name)
             return False
+        discard_kept(way)
         self.leftovers.discard(name)
         return True
 

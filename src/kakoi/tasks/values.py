@@ -14,6 +14,7 @@ from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.tasks.caching import Cache
 from kakoi.tasks.checkout import PROJECT, CloneError, CloneOptions
 from kakoi.tasks.dependencies import Step
+from kakoi.tasks.reaching import Reachable
 from kakoi.tasks.task import DEFAULT_IMAGE
 
 WORKSPACE: Final = "/workspace"
@@ -29,6 +30,8 @@ class EnvironmentOptions:
     """What environments are like. `timeout_s` and `max_output_bytes` are those of one command.
 
     `dockerfile`: a path in the project; the image that it describes takes the place of `image`.
+    `allowed_domains`: what the network `allowlist` leads to; the clone and the installation
+        of dependencies go by it, too.
     `lists`: what the project's own files may ask for; None is everything.
     `cache`: downloads that each task is given a copy of.
     `pool_size`: how many started containers wait for the next tasks.
@@ -36,7 +39,8 @@ class EnvironmentOptions:
 
     image: str = DEFAULT_IMAGE
     dockerfile: str = ""
-    network: Network = "bridge"
+    network: Network = "open"
+    allowed_domains: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     clone: CloneOptions = field(default_factory=CloneOptions)
     install_dependencies: bool = True
@@ -47,6 +51,11 @@ class EnvironmentOptions:
     stale_after: timedelta = timedelta(hours=24)
     policy: Policy = field(default_factory=_default_policy)
     pool_size: int = 0
+
+    @property
+    def reachable(self) -> Reachable:
+        """What commands may reach."""
+        return Reachable(self.network, self.allowed_domains)
 
     @property
     def container(self) -> DockerSettings:

@@ -1,0 +1,288 @@
+"""What environments of tasks reach, with a server of git that stands for the internet."""
+
+import dataclasses
+import ipaddress
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kakoi.config.environments import environment_options
+from kakoi.config.settings import Settings
+from kakoi.config.task_settings import NetworkSection, TaskSection
+from kakoi.egress.addresses import Address
+from kakoi.egress.domains import Domains
+from kakoi.egress.proxy import Proxy, Recorder
+from kakoi.errors import ConfigurationError, SandboxError
+from kakoi.runner.commands import Command
+from kakoi.tasks.checkout import CloneError
+from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
+from kakoi.tasks.reaching import Reachable
+from tests.tasks.hosting import PYTHON, GitServer, a_repository, a_task, docker
+
+pytestmark = pytest.mark.anyio
+GET = """python3 -c '
+import sys, urllib.request
+try:
+    print(urllib.request.urlopen(sys.argv[1], timeout=20).status)
+except Exception as error:
+    print("failed", error)
+' """
+NAMES = ("git.test", "other.test")
+
+
+@pytest.fixture
+def internet(git: GitServer) -> Callable[..., Proxy]:
+    """How proxies are made for which the server of git is all there is, by two names."""
+    there = ipaddress.ip_address(git.host.partition(":")[0])
+
+    async def resolve(name: str) -> Sequence[Address]:
+        if name not in NAMES:
+            raise OSError("no such name")
+        return [there]
+
+    def check(domains: Domains, address: Address) -> str:
+        return "" if address == there else domains.address_objection(address)
+
+    def make(domains: Domains, /, *, record: Recorder) -> Proxy:
+        return Proxy(domains, record=record, resolve=resolve, check_address=check)
+
+    return make
+
+
+Made = Callable[..., ExecutionEnvironmentManager]
+
+
+@pytest.fixture
+def reaching(make: Made, internet: Callable[..., Proxy]) -> Made:
+    """Managers whose environments reach git.test and nothing else."""
+
+    def made(**options: Any) -> ExecutionEnvironmentManager:
+        wanted = {"network": "allowlist", "allowed_domains": ("git.test:8080",), **options}
+        return make(make_proxy=internet, **wanted)
+
+    return made
+
+
+def settings(**network: Any) -> Settings:
+    return Settings(tasks=TaskSection(base_image=PYTHON, network=NetworkSection(**network)))
+
+
+@pytest.mark.requirement("A-031")
+@pytest.mark.parametrize(
+    ("access", "whitelist", "network", "domains"),
+    [
+        (True, True, "allowlist", ("example.org",)),
+        (True, False, "open", ()),
+        (False, True, "none", ()),
+        (False, False, "none", ()),
+    ],
+)
+def test_a_list_has_effect_only_where_there_is_access(
+    access: bool, whitelist: bool, network: str, domains: tuple[str, ...]
+) -> None:
+    given = settings(
+        external_access=access, whitelist_mode=whitelist, allowed_domains=("example.org",)
+    )
+    options = environment_options(given)
+    assert (options.network, options.allowed_domains) == (network, domains)
+
+
+def test_a_list_that_means_nothing_is_told_before_anything_is_made() -> None:
+    with pytest.raises(ConfigurationError, match=r"tasks\.network\.allowed_domains: `https://"):
+        environment_options(settings(whitelist_mode=True, allowed_domains=("https://x.org",)))
+
+
+def test_by_itself_an_environment_reaches_what_is_public() -> None:
+    assert EnvironmentOptions().network == "open"
+
+
+@pytest.mark.requirement("A-031")
+async def test_a_task_reaches_what_is_listed_and_is_told_what_is_not(reaching: Made) -> None:
+    manager = reaching()
+    async with manager.open(a_task("http://git.test:8080/open/project.git")) as info:
+        listed = await manager.execute(info.container_id, f"{GET} http://git.test:8080/seen")
+        other = await manager.execute(info.container_id, f"{GET} http://other.test:8080/seen")
+        direct = await manager.execute(
+            info.container_id, f"no_proxy='*' {GET} http://172.17.0.1:8080/"
+        )
+    assert (listed.stdout, listed.blocked_connections) == ("200\n", ())
+    assert "403" in other.stdout
+    assert [str(each) for each in other.blocked_connections] == [
+        "other.test:8080 was refused by `allowed_domains`: it is not listed"
+    ]
+    assert direct.stdout.startswith("failed")
+
+
+async def test_what_tasks_reach_is_recorded_as_theirs(reaching: Made, tmp_path: Path) -> None:
+    manager = reaching()
+    task = a_task("http://git.test:8080/open/project.git")
+    async with manager.open(task):
+        pass
+    lines = [
+        line
+        for line in (tmp_path / "audit.jsonl").read_text().splitlines()
+        if '"connection"' in line
+    ]
+    assert lines
+    assert all(task.uuid in line for line in lines)
+
+
+async def test_a_clone_that_is_refused_says_by_what_and_the_way_out(reaching: Made) -> None:
+    manager = reaching()
+    for address in ("http://other.test:8080/open/project.git", "https://github.test/a/b.git"):
+        with pytest.raises(CloneError, match="was refused by `allowed_domains`") as caught:
+            await manager.prepare(a_task(address))
+        assert "to tasks.network.allowed_domains" in caught.value.hint
+    assert "add `github.test`" in caught.value.hint
+
+
+@pytest.mark.requirement("A-030", "A-033")
+async def test_open_is_no_way_to_a_neighbour(make: Made, git: GitServer) -> None:
+    manager = make(network="open")
+    with pytest.raises(CloneError, match="which is not public: private") as caught:
+        await manager.prepare(a_task(git.url("open/project")))
+    assert "whitelist_mode" in caught.value.hint
+
+
+async def test_dependencies_that_are_refused_say_by_what(
+    reaching: Made, image: str, tmp_path: Path
+) -> None:
+    repository = a_repository(tmp_path / "project", {"requirements.txt": "some-package\n"})
+    env = {"PIP_INDEX_URL": "http://index.test/simple", "PIP_RETRIES": "0"}
+    (tmp_path / "project" / "requirements.txt").write_text(
+        f"--index-url {env['PIP_INDEX_URL']}\nsome-package\n"
+    )
+    repository = a_repository(tmp_path / "project", {"x": "y"})
+    manager = reaching(image=image)
+    async with manager.open(a_task(repository)) as info:
+        (step,) = info.installed
+    assert not step.ok
+    assert step.said.startswith(
+        "index.test:80 was refused by `allowed_domains`: it is not listed; "
+        "add `index.test` to tasks.network.allowed_domains"
+    )
+
+
+# --- Attaching -------------------------------------------------------------------------------
+
+
+async def test_who_attaches_serves_the_same_list_whatever_its_settings_say(
+    reaching: Made, make: Made, internet: Callable[..., Proxy]
+) -> None:
+    first = reaching()
+    task = a_task("http://git.test:8080/open/project.git")
+    await first.prepare(task)
+    await first.close()
+    for network in ("none", "open", "allowlist"):
+        other = make(make_proxy=internet, network=network)
+        async with other.attached(task.uuid) as environment:
+            for host, answer in (("git", "200"), ("other", "failed HTTP Error 403")):
+                url = f"http://{host}.test:8080/seen"
+                result = await environment.gate.run(Command(command=f"{GET} {url}"))
+                assert result.stdout.startswith(answer)
+    await first.cleanup(task.uuid)
+
+
+async def test_several_serve_one_environment_and_one_may_leave(reaching: Made) -> None:
+    first, second = reaching(), reaching()
+    task = a_task("http://git.test:8080/open/project.git")
+    info = await first.prepare(task)
+    ask = f"for i in $(seq 20); do {GET} http://git.test:8080/seen; done"
+    async with second.attached(task.uuid) as environment:
+        both = await environment.gate.run(Command(command=ask))
+    alone = await first.execute(info.container_id, ask)
+    assert both.stdout.split() == alone.stdout.split() == ["200"] * 20
+    await first.cleanup(task.uuid)
+
+
+async def test_what_a_job_wants_to_reach_waits_until_somebody_attaches(reaching: Made) -> None:
+    first, second = reaching(), reaching()
+    task = a_task("http://git.test:8080/open/project.git")
+    await first.prepare(task)
+    async with first.attached(task.uuid) as environment:
+        # It asks when nobody is there any more: the file says so.
+        waiting = "until test -e /tmp/alone; do sleep 0.05; done"
+        job = await environment.gate.start(
+            Command(command=f"{waiting}; {GET} http://git.test:8080/seen")
+        )
+    await first.close()
+    docker("exec", "--user", "0", f"coding-agent-exec-{task.uuid}", "touch", "/tmp/alone")
+    async with second.attached(task.uuid) as environment:
+        channel = await environment.adapter.channel()
+        assert await channel.wait_job(job, wait_s=60) is not None
+        assert (await channel.read_output(job, "stdout")).data == b"200\n"
+    await second.cleanup(task.uuid)
+
+
+async def test_a_way_out_that_is_lost_is_refused_and_not_guessed(reaching: Made) -> None:
+    manager = reaching()
+    task = a_task("http://git.test:8080/open/project.git")
+    info = await manager.prepare(task)
+    folder = Path(docker("inspect", "-f", '{{index .Config.Labels "kakoi.way"}}', info.name))
+    (folder.parent / "note").write_text("{}")
+    with pytest.raises(SandboxError, match="not to be found out"):
+        async with manager.attached(task.uuid):
+            pass
+    os.rename(folder.parent, f"{folder.parent}-away")
+    try:
+        with pytest.raises(SandboxError, match="the way out of this container is lost"):
+            async with manager.attached(task.uuid):
+                pass
+    finally:
+        os.rename(f"{folder.parent}-away", folder.parent)
+        await manager.cleanup(task.uuid)
+
+
+def ways() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("kakoi-way-*"))
+
+
+async def test_nothing_of_the_way_out_is_left_with_or_without_who_made_it(reaching: Made) -> None:
+    before = ways()
+    first, second = reaching(), reaching(pool_size=1)
+    task = a_task("http://git.test:8080/open/project.git")
+    await first.prepare(task)
+    assert len(ways() - before) == 1
+    await first.close()
+    assert len(ways() - before) == 1
+    await second.warm()
+    await second.close()
+    await second.cleanup(task.uuid)
+    assert ways() <= before
+
+
+# --- A pool, projects, images ----------------------------------------------------------------
+
+
+async def test_a_container_that_waited_has_the_list_of_its_task(reaching: Made) -> None:
+    manager = reaching(pool_size=1)
+    await manager.warm()
+    (waiting,) = manager._pool.names
+    number = docker("inspect", "-f", "{{.Id}}", waiting)
+    async with manager.open(a_task("http://git.test:8080/open/project.git")) as info:
+        assert info.container_id == number
+        for host, answer in (("git", "200"), ("other", "failed HTTP Error 403")):
+            url = f"http://{host}.test:8080/seen"
+            result = await manager.execute(info.container_id, f"{GET} {url}")
+            assert result.stdout.startswith(answer)
+
+
+async def test_a_container_of_another_network_is_not_taken_from_the_pool(reaching: Made) -> None:
+    manager = reaching(pool_size=1)
+    other = dataclasses.replace(manager.options.container, network="none")
+    await manager.warm()
+    assert await manager._pool.claim(other, "coding-agent-exec-x") is None
+    assert len(manager._pool.names) == 1
+
+
+def test_a_note_says_what_may_be_reached_and_nothing_else_is_believed() -> None:
+    for reachable in (Reachable("open"), Reachable("allowlist", ("a.org",)), Reachable("none")):
+        assert Reachable.from_note(reachable.note) == reachable
+    assert Reachable("bridge", ("a.org",)).allowed == Domains()
+    for note in ("", "[]", "{}", '{"network": "open"}', "x"):
+        with pytest.raises(SandboxError):
+            Reachable.from_note(note)
