@@ -10,6 +10,7 @@ from kakoi.egress.domains import (
     EVERYTHING_PUBLIC,
     BadHostError,
     Domains,
+    narrowed_lines,
     parse_domains,
     parse_host,
     parse_target,
@@ -254,3 +255,53 @@ def test_what_python_calls_private_is_never_public_to_us(
         translated = address in ipaddress.ip_network("64:ff9b::/96")
         assert (inside or address).is_global or translated
         assert not (inside or address).is_multicast
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("a.org", "a.org", ["a.org"]),
+        ("a.org", "b.org", []),
+        ("x.a.org", "*.a.org", ["x.a.org"]),
+        ("a.org", "*.a.org", []),
+        ("*.x.a.org", "*.a.org", ["*.x.a.org"]),
+        ("*.xa.org", "*.a.org", []),
+        ("a.org:8443", "a.org", []),
+        ("a.org:443", "a.org", ["a.org:443"]),
+        ("a.org:*", "a.org", ["a.org"]),
+        ("a.org:*", "a.org:*", ["a.org:*"]),
+        ("10.1.0.0/16", "10.0.0.0/8", ["10.1.0.0/16"]),
+        ("10.0.0.0/8:*", "10.1.0.0/16:22", ["10.1.0.0/16:22"]),
+        ("[2001:db8::/64]:*", "[2001:db8::/32]:8080", ["[2001:db8::/64]:8080"]),
+        # Every port, with TLS; the number alone would be one without.
+        ("a.org:22", "a.org:*", ["a.org:*"]),
+        ("10.0.0.0/8", "2001:db8::/32", []),
+        ("a.org", "10.0.0.0/8", []),
+    ],
+)
+def test_what_two_lists_have_in_common(one: str, other: str, both: list[str]) -> None:
+    assert list(narrowed_lines(parse_domains([other]), parse_domains([one]))) == both
+    assert [str(each) for each in parse_domains(both).entries] == both
+
+
+hosts = st.sampled_from(["a.org", "x.a.org", "y.x.a.org", "xa.org", "10.1.0.1", "10.2.0.1"])
+ports = st.sampled_from([80, 443, 22, 8443])
+lines = st.builds(
+    lambda host, port: f"{host}{port}",
+    st.sampled_from(["a.org", "*.a.org", "x.a.org", "*.x.a.org", "10.1.0.0/16", "10.0.0.0/8"]),
+    st.sampled_from(["", ":22", ":443", ":*"]),
+)
+
+
+@given(st.lists(lines, max_size=4), st.lists(lines, max_size=4), hosts, ports)
+def test_a_narrowed_list_leads_to_where_both_do_and_no_further_than_ours(
+    one: list[str], other: list[str], host: str, port: int
+) -> None:
+    ours, theirs = parse_domains(one), parse_domains(other)
+    both = parse_domains(narrowed_lines(ours, theirs))
+    target = parse_target(host, str(port))
+    if not both.objection(target):
+        assert not ours.objection(target)
+        assert both.needs_tls(target) or not ours.needs_tls(target)
+    elif not ours.objection(target):
+        assert theirs.objection(target)

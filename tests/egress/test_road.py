@@ -77,11 +77,63 @@ def test_domains_without_a_network_are_an_allowlist() -> None:
     assert SandboxConfig.parse({"allowedDomains": ["a.org"]}).allowed_domains == ("a.org",)
 
 
-def test_a_project_cannot_open_a_way_out(tmp_path: Path) -> None:
-    for text in ("network: open", "allowed_domains: [evil.test]"):
-        (tmp_path / "kakoi.yaml").write_text(f"sandbox: {{{text}}}\n")
-        with pytest.raises(ConfigurationError, match="a project cannot set `sandbox"):
-            load_settings(tmp_path, environ={"HOME": str(tmp_path)})
+def with_both(tmp_path: Path, ours: str, theirs: str) -> SandboxConfig:
+    (tmp_path / "mine.yaml").write_text(f"sandbox: {{{ours}}}\n")
+    (tmp_path / "kakoi.yaml").write_text(f"sandbox: {{{theirs}}}\n")
+    environ = {"HOME": str(tmp_path), "KAKOI_CONFIG": str(tmp_path / "mine.yaml")}
+    return sandbox_from(load_settings(tmp_path, environ=environ).settings)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("", "network: open"),
+        ("", "network: allowlist"),
+        ("allowed_domains: [a.org]", "network: open"),
+        ("network: none", "network: allowlist"),
+        ("network: open", "network: bridge"),
+        ("network: open", "network: ''"),
+        ("network: bridge", "network: host"),
+    ],
+)
+def test_a_project_cannot_open_a_way_out(tmp_path: Path, ours: str, theirs: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"a project can only narrow `sandbox\.network`"):
+        with_both(tmp_path, ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "network", "domains"),
+    [
+        ("", "allowed_domains: [evil.test]", None, ()),
+        ("network: none", "allowed_domains: [evil.test]", "none", ()),
+        ("allowed_domains: [a.org, b.org]", "network: none", "none", ("a.org", "b.org")),
+        ("allowed_domains: [a.org, b.org]", "allowed_domains: [b.org, c.org]", "allowlist", ("b.org",)),
+        ("network: open", "{network: allowlist, allowed_domains: [c.org]}", "allowlist", ("c.org",)),
+        ("network: open", "{allowed_domains: [c.org], network: allowlist}", "allowlist", ("c.org",)),
+        ("network: open", "network: allowlist", "allowlist", ()),
+        ("network: host", "network: open", "open", ()),
+    ],
+)  # fmt: skip
+def test_a_project_can_reach_less(
+    tmp_path: Path, ours: str, theirs: str, network: str | None, domains: tuple[str, ...]
+) -> None:
+    config = with_both(tmp_path, ours, theirs.strip("{}"))
+    assert (config.network, config.allowed_domains) == (network, domains)
+
+
+def test_a_project_without_anything_in_common_reaches_nothing(tmp_path: Path) -> None:
+    config = with_both(
+        tmp_path,
+        "{network: allowlist, allowed_domains: [a.org]}".strip("{}"),
+        "allowed_domains: [b.org]",
+    )
+    assert (config.network, config.allowed_domains) == ("allowlist", ())
+
+
+def test_a_projects_list_is_not_endless(tmp_path: Path) -> None:
+    many = ", ".join(f"n{number}.org" for number in range(1001))
+    with pytest.raises(ConfigurationError, match="more than 1000 lines"):
+        with_both(tmp_path, "network: open", f"allowed_domains: [{many}]")
 
 
 def test_the_users_own_settings_can(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kakoi.config.environments import environment_options
+from kakoi.config.loading import with_project
 from kakoi.config.settings import Settings
 from kakoi.config.task_settings import NetworkSection, TaskSection
 from kakoi.egress.addresses import Address
@@ -21,7 +22,7 @@ from kakoi.runner.commands import Command
 from kakoi.tasks.checkout import CloneError
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.reaching import Reachable
-from tests.tasks.hosting import PYTHON, GitServer, a_repository, a_task, docker
+from tests.tasks.hosting import PYTHON, GitServer, a_repository, a_task, docker, now
 
 pytestmark = pytest.mark.anyio
 GET = """python3 -c '
@@ -151,18 +152,14 @@ async def test_open_is_no_way_to_a_neighbour(make: Made, git: GitServer) -> None
 async def test_dependencies_that_are_refused_say_by_what(
     reaching: Made, image: str, tmp_path: Path
 ) -> None:
-    repository = a_repository(tmp_path / "project", {"requirements.txt": "some-package\n"})
-    env = {"PIP_INDEX_URL": "http://index.test/simple", "PIP_RETRIES": "0"}
-    (tmp_path / "project" / "requirements.txt").write_text(
-        f"--index-url {env['PIP_INDEX_URL']}\nsome-package\n"
-    )
-    repository = a_repository(tmp_path / "project", {"x": "y"})
+    wanted = "--index-url https://index.test/simple\nsome-package\n"
+    repository = a_repository(tmp_path / "project", {"requirements.txt": wanted})
     manager = reaching(image=image)
     async with manager.open(a_task(repository)) as info:
         (step,) = info.installed
     assert not step.ok
     assert step.said.startswith(
-        "index.test:80 was refused by `allowed_domains`: it is not listed; "
+        "index.test:443 was refused by `allowed_domains`: it is not listed; "
         "add `index.test` to tasks.network.allowed_domains"
     )
 
@@ -286,3 +283,78 @@ def test_a_note_says_what_may_be_reached_and_nothing_else_is_believed() -> None:
     for note in ("", "[]", "{}", '{"network": "open"}', "x"):
         with pytest.raises(SandboxError):
             Reachable.from_note(note)
+
+
+def tightened(text: str, **network: Any) -> EnvironmentOptions:
+    return environment_options(
+        with_project(settings(**network), {"kakoi.yaml": text.encode()}, environ={})
+    )
+
+
+async def test_a_project_reaches_less_if_it_says_so(
+    make: Made, internet: Callable[..., Proxy], tmp_path: Path, owner: str
+) -> None:
+    """It is cloned by our list, and from then on has its own, also for who attaches."""
+    ours = settings(whitelist_mode=True, allowed_domains=("git.test:8080", "other.test:8080"))
+    for text, answers in (
+        ("tasks: {network: {allowed_domains: [git.test:8080, x.org]}}", ["200", "failed"]),
+        ("tasks: {network: {external_access: false}}", ["failed", "failed"]),
+    ):
+        manager = ExecutionEnvironmentManager(
+            environment_options(ours),
+            clock=now,
+            owner=owner,
+            make_proxy=internet,
+            project_files=("kakoi.yaml",),
+            read_project=lambda files: environment_options(with_project(ours, files, environ={})),
+        )
+        folder = tmp_path / str(len(text))
+        task = a_task(a_repository(folder, {"kakoi.yaml": text}))
+        info = await manager.prepare(task)
+        asks = [f"{GET} http://{name}:8080/seen" for name in NAMES]
+        first = [await manager.execute(info.container_id, ask) for ask in asks]
+        async with manager.attached(task.uuid) as environment:
+            second = [await environment.gate.run(Command(command=ask)) for ask in asks]
+        await manager.cleanup(task.uuid)
+        for results in (first, second):
+            assert [each.stdout.split()[0] for each in results] == answers
+
+
+def test_a_project_cannot_reach_more() -> None:
+    listed = {"whitelist_mode": True, "allowed_domains": ("*.a.org",)}
+    text = "tasks: {network: {allowed_domains: [x.a.org, evil.test]}}"
+    assert tightened(text, **listed).allowed_domains == ("x.a.org",)
+    for key, given in (
+        ("external_access: true", {"external_access": False}),
+        ("whitelist_mode: false", listed),
+    ):
+        with pytest.raises(ConfigurationError, match="a project can only narrow"):
+            tightened(f"tasks: {{network: {{{key}}}}}", **given)
+    # Where everything public may be reached, a list is less.
+    text = "tasks: {network: {whitelist_mode: true, allowed_domains: [x.org]}}"
+    assert tightened(text).reachable == Reachable("allowlist", ("x.org",))
+
+
+DOCKERFILE = """
+FROM kakoi-test:python
+RUN python3 -c "import urllib.request as u; u.urlopen('http://NAME:8080/seen', timeout=20)"
+"""
+
+
+async def test_an_image_is_built_with_the_way_out_of_its_task(
+    reaching: Made, tmp_path: Path
+) -> None:
+    for name in NAMES:
+        text = DOCKERFILE.replace("NAME", name)
+        task = a_task(a_repository(tmp_path / name, {"Dockerfile": text, "x": os.urandom(8).hex()}))
+        manager = reaching(dockerfile="Dockerfile")
+        if name == "git.test":
+            async with manager.open(task) as info:
+                image = docker("inspect", "-f", "{{.Config.Image}}", info.name)
+                assert image.startswith("kakoi-project:")
+                variables = docker("image", "inspect", "-f", "{{json .Config.Env}}", image)
+                assert "13128" not in variables
+            docker("image", "rm", image)
+        else:
+            with pytest.raises(SandboxError, match="HTTP Error 403"):
+                await manager.prepare(task)

@@ -18,6 +18,7 @@ from kakoi.cli.terminal import terminal_size
 from kakoi.config.environments import environment_manager, environment_options
 from kakoi.config.loading import load_settings
 from kakoi.runner.commands import Command
+from kakoi.tasks.reaching import SETTING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,5 +110,6 @@ def command(
         verbose=verbose,
         as_json=as_json,
         task=task,
+        remedy=f"add `{{}}` to {SETTING}, and prepare the task anew",
     )
     sys.exit(session.run([wanted]))

@@ -101,6 +101,7 @@ class Session:
     `stdin`: the command gets ours. `quiet`: of our own words only warnings and failures.
     `verbose`: on the way, what is being done and how long it took.
     `as_json`: the output is not passed on; one object on standard output tells everything.
+    `remedy`: how a domain is allowed that was refused.
     """
 
     place: Place
@@ -110,6 +111,7 @@ class Session:
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
+    remedy: str = "--allow-domain {}"
 
     def run(self, commands: Sequence[Command]) -> int:
         """Run the first of these that is to be found; returns the exit status."""
@@ -188,7 +190,7 @@ class Session:
         if self.as_json:
             _print_json(result_as_dict(result, sandbox))
         elif not self.quiet:
-            say_blocked(result)
+            say_blocked(result, remedy=self.remedy)
             if words := ending_in_words(result, command):
                 say(words)
 

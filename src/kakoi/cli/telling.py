@@ -70,10 +70,10 @@ def show_warnings(*, is_verbose: bool = False) -> None:
         logger.setLevel(logging.INFO)
 
 
-def say_blocked(result: ExecutionResult) -> None:
-    """What the command could not reach, and how it could."""
+def say_blocked(result: ExecutionResult, *, remedy: str = "--allow-domain {}") -> None:
+    """What the command could not reach, and how it could: by `remedy`, for what is not listed."""
     for blocked in result.blocked_connections[:_MOST_BLOCKED]:
-        say(str(blocked), hint=f"--allow-domain {blocked.line}" if blocked.line else "")
+        say(str(blocked), hint=remedy.format(blocked.line) if blocked.line else "")
     if (more := len(result.blocked_connections) - _MOST_BLOCKED) > 0:
         say(f"{more} more connections were refused; --json tells them all")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kakoi.config.files import read_items, user_folder
+from kakoi.config.narrowing import narrowed
 from kakoi.config.setting import Setting
 from kakoi.config.settings import Settings, build, defaults, table, value_at
 from kakoi.documents import Item, yaml_items
@@ -172,6 +173,7 @@ def with_project(
 def _apply_project(
     path: Path, items: Sequence[Item], values: dict[str, Any], origins: dict[str, str]
 ) -> None:
+    ours = {**defaults(), **values}
     for name, value, origin in _file_values(path, items):
         setting = table()[name]
         before = values.get(name, defaults()[name])
@@ -183,6 +185,8 @@ def _apply_project(
                 f"{origin}: a project can only lower `{name}`, which is {before}",
                 hint="raise it in your own settings: `kakoi config path` says where",
             )
+        elif setting.project == "narrow":
+            value = narrowed(name, value, ours.__getitem__, origin=origin)
         elif setting.project == "nothing":
             raise _not_for_projects(name, origin)
         values[name], origins[name] = value, origin

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from kakoi.config.kinds import Kind
 
 # What the file of a project, written by strangers, may do: nothing; choose freely; only lower a
-# number; only add to a list that tightens.
-InProject = Literal["nothing", "choose", "lower", "add"]
+# number; only add to a list that tightens; only have commands reach less (narrowing.py).
+InProject = Literal["nothing", "choose", "lower", "add", "narrow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,12 +141,14 @@ class SandboxSection:
         "What may be reached, in whichever sandbox; empty is `allowlist` if there are "
         "`allowed_domains`, else the least it can give.",
         env="KAKOI_NETWORK",
+        project="narrow",
     )
     allowed_domains: tuple[str, ...] = described(
         (),
         TEXTS,
         "What `allowlist` leads to: example.org, *.example.org, example.org:8443, 10.1.0.0/16.",
         env="KAKOI_ALLOWED_DOMAINS",
+        project="narrow",
     )
     kernel_allowlist: bool = described(
         False,

@@ -19,20 +19,23 @@ class NetworkSection:
     external_access: bool = described(
         True,
         FLAG,
-        "May it reach other machines at all?",
+        "May it reach other machines at all? Private networks are out of reach all the same.",
         also="command_executor.docker.network.external_access",
+        project="narrow",
     )
     whitelist_mode: bool = described(
         False,
         FLAG,
-        "Only the `allowed_domains`.",
+        "Only the `allowed_domains`, for the clone and its dependencies, too.",
         also="command_executor.docker.network.whitelist_mode",
+        project="narrow",
     )
     allowed_domains: tuple[str, ...] = described(
         (),
         TEXTS,
-        "The domains of `whitelist_mode`.",
+        "What `whitelist_mode` leads to, as in sandbox.allowed_domains.",
         also="command_executor.docker.network.allowed_domains",
+        project="narrow",
     )
 
 

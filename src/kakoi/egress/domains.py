@@ -12,7 +12,7 @@ place of a name is refused in every spelling, unless a listed network holds it.
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -52,6 +52,14 @@ class Entry:
 
     host: str | Network
     ports: frozenset[int] = WEB_PORTS
+
+    def __str__(self) -> str:
+        """As it is written in a list, if it has the ports of one line."""
+        if self.ports == WEB_PORTS:
+            return str(self.host)
+        port = next(iter(self.ports), "*")
+        is_six = isinstance(self.host, ipaddress.IPv6Network)
+        return f"[{self.host}]:{port}" if is_six else f"{self.host}:{port}"
 
     def covers(self, target: Target) -> bool:
         """Is the target on this line?"""
@@ -111,6 +119,48 @@ class Domains:
             if entry.covers(target)
         )
         return target.port in WEB_PORTS or not named
+
+
+def narrowed_lines(ours: Domains, theirs: Domains) -> tuple[str, ...]:
+    """The lines of a list that leads to where both lead, and never further than ours."""
+    found = {
+        line: None
+        for wanted in theirs.entries
+        for given in ours.entries
+        for line in _both(given, wanted)
+    }
+    return tuple(found)
+
+
+def _both(ours: Entry, theirs: Entry) -> Iterator[str]:
+    host = _narrower(ours.host, theirs.host)
+    if host is None:
+        return
+    if ours.ports == theirs.ports or not theirs.ports:
+        yield str(Entry(host, ours.ports))
+    elif ours.ports:
+        for port in sorted(ours.ports & theirs.ports):
+            yield str(Entry(host, frozenset((port,))))
+    elif theirs.ports <= WEB_PORTS:
+        yield str(Entry(host, theirs.ports))
+    else:  # Every port, with TLS. Named by its number, theirs would be one without.
+        yield str(Entry(host, ours.ports))
+
+
+def _narrower(one: str | Network, other: str | Network) -> str | Network | None:
+    """The one of them that lies within the other; None if neither does."""
+    if _is_within(one, other):
+        return one
+    return other if _is_within(other, one) else None
+
+
+def _is_within(inner: str | Network, outer: str | Network) -> bool:
+    if inner == outer:
+        return True
+    if isinstance(inner, str) or isinstance(outer, str):
+        wild = isinstance(outer, str) and outer.startswith("*.")
+        return wild and str(inner).removeprefix("*.").endswith(str(outer)[1:])
+    return inner.version == outer.version and inner.subnet_of(outer)  # type: ignore[arg-type]  # The same version.
 
 
 EVERYTHING_PUBLIC: Final = Domains(everything=True)

@@ -94,14 +94,11 @@ class ExecutionEnvironmentManager:
         self.counters = Counters()
         self._clock = clock
         self._executor = executor or ProcessExecutor()
-        self._program: Program = program
-        self._owner = owner or default_owner()
-        env = dict(engine_env or {})
-        self._engine = Engine(self._executor, program=program, env=env, owner=self._owner)
+        owner, env = owner or default_owner(), dict(engine_env or {})
+        self._engine = Engine(self._executor, program=program, env=env, owner=owner)
         self._maker = Maker(
             executor=self._executor,
-            program=program,
-            owner=self._owner,
+            owner=owner,
             engine_env=env,
             engine=self._engine,
             clock=clock,
@@ -116,17 +113,13 @@ class ExecutionEnvironmentManager:
         self._sleep = sleep
         self._active: dict[str, Environment] = {}
         self._own: dict[str, EnvironmentOptions] = {}  # Of tasks whose projects say something.
-        builder = build_engine(self._executor, program, env)
-        self._projects = Projects(project_files, read_project, builder)
-        self._preparing: set[str] = set()
-        self._removal = Removal(self._engine, owner=self._owner, clock=clock)
-        self._pool = Pool(
-            self._engine,
-            self._maker.make,
-            size=self.options.pool_size,
-            clock=clock,
-            remove=self._removal.remove,
+        self._projects = Projects(
+            project_files, read_project, build_engine(self._executor, program, env)
         )
+        self._preparing: set[str] = set()
+        self._removal = Removal(self._engine, owner=owner, clock=clock)
+        size, remove = self.options.pool_size, self._removal.remove
+        self._pool = Pool(self._engine, self._maker.make, size=size, clock=clock, remove=remove)
 
     @property
     def leftovers(self) -> set[str]:
@@ -144,7 +137,7 @@ class ExecutionEnvironmentManager:
             raise ConfigurationError(f"task {task.uuid} is being prepared already")
         self._preparing.add(task.uuid)
         try:
-            async with recorded(self._audit, task, sandbox=self._program):
+            async with recorded(self._audit, task, sandbox=self._engine.program):
                 await self.cleanup(task.uuid)
                 try:
                     return await self._prepare(task)

@@ -7,7 +7,7 @@ from datetime import datetime
 from kakoi.audit import AuditLog
 from kakoi.process.executor import ProcessExecutor
 from kakoi.sandbox.docker import DockerAdapter
-from kakoi.sandbox.docker_cli import DockerSettings, Program, Tag
+from kakoi.sandbox.docker_cli import DockerSettings, Tag
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.outlet import Outlet
 from kakoi.tasks.reaching import MakeProxy, Reach, Reachable, is_proxied
@@ -44,7 +44,6 @@ class Maker:
     """Makes them on one engine. `max_age_s`: after that they may be swept."""
 
     executor: ProcessExecutor
-    program: Program
     owner: str
     engine_env: Mapping[str, str]
     engine: Engine
@@ -59,7 +58,7 @@ class Maker:
         adapter = DockerAdapter(
             settings,
             self.executor,
-            program=self.program,
+            program=self.engine.program,
             lifetime="sandbox",
             tag=Tag(owner=self.owner, task=task_uuid, name=name, max_age_s=self.max_age_s),
             clock=lambda: self.clock().timestamp(),
@@ -82,7 +81,7 @@ class Maker:
             name,
             settings,
             self.executor,
-            program=self.program,
+            program=self.engine.program,
             owner=self.owner,
             engine_env=self.engine_env,
             engine=self.engine,
