@@ -27,7 +27,7 @@ LAYERS = (
     ("sandbox", "egress", "audit"),
     ("runner",),
     ("policy",),
-    ("process", "keeper"),
+    ("process", "keeper", "overlay"),
     ("sections", "documents"),
     ("errors", "results", "redact", "printable", "background"),
 )

@@ -19,7 +19,7 @@ from kakoi.sandbox.bubblewrap_launch import (
     look_at_system,
     runs_as,
 )
-from kakoi.sandbox.workspace import Seen
+from kakoi.sandbox.workspace import Seen, look_at
 
 WORK = Seen("/work/it", 1, 100, 1000, 1001, True)
 ROOTS = replace(WORK, uid=0, gid=0)
@@ -129,6 +129,31 @@ def test_for_root_there_is_staging_first_and_sources_come_from_there() -> None:
         *("/work/it", "1 100 0 0", "1", "write"),
     ]
     assert os.path.isfile(STAGING)
+
+
+LAYERS = Seen("/state/layers", 1, 500, 1000, 1001, True)
+
+
+def test_over_an_overlay_nothing_of_the_workspace_itself_is_writable() -> None:
+    """Not the way to what is guarded in it, either: that is the overlay's, too."""
+    above = Path("/usr/share/doc")
+    inner = look_at(above / "bash", what="it")
+    work = look_at("/usr/share", what="it")
+    settings = Settings(workspace=work, guarded=(inner,), layers=(LAYERS, ["3", "1"]))
+    for machine in (MACHINE, AS_ROOT):
+        launch = build_launch(settings, machine, PROGRAM)
+        assert launch.argv[:4] == [sys.executable, "-I", "-S", STAGING]
+        assert has(launch, "--bind", "/tmp/0", "/usr/share")
+        assert has(launch, "--bind", "/tmp/0/doc", str(above))
+        assert has(launch, "--ro-bind", "/tmp/2", inner.path)
+        fields = launch.files[launch.argv[4]].decode().split("\0")[3:]
+        sources = {fields[at]: fields[at + 2 : at + 4] for at in range(0, len(fields), 4)}
+        assert sources == {
+            "/usr/share": ["0", "cow 3 1"],
+            "/usr/share/doc": ["1", "read"],
+            inner.path: ["2", "read"],
+            LAYERS.path: ["layers", "write"],
+        }
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,12 @@ from kakoi.errors import KakoiError
 COMMANDS = {
     "run": "Run a command: judged, confined, ended for certain, recorded.",
     "shell": "A shell of your own, confined.",
+    "changes": "List what `run --cow` would change in the project.",
+    "diff": "Show what it would change, line by line.",
+    "apply": "Take its changes over into the project.",
+    "discard": "Throw its changes away.",
+    "checkpoint": "Remember its changes as they are now, under a name.",
+    "rollback": "Go back to a checkpoint.",
     "check": "Judge a command without running it.",
     "policy": "Show what may run, and why.",
     "audit": "Show what happened, and check that the log is whole.",

@@ -14,7 +14,14 @@ from kakoi.config.policies import policy_from
 from kakoi.config.settings import Settings, defaults, table
 from kakoi.errors import ConfigurationError
 from kakoi.policy.rules import Policy
-from kakoi.sandbox.settings import AUTO, CONFINED_HOST, NAMES, NETWORKS, SandboxConfig
+from kakoi.sandbox.settings import (
+    AUTO,
+    CONFINED_HOST,
+    NAMES,
+    NETWORKS,
+    WITH_COPY_ON_WRITE,
+    SandboxConfig,
+)
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 _WITH_IMAGES: Final = ("docker", "podman")
@@ -100,6 +107,8 @@ class Place:
             return f"has no network `{network}`, only {', '.join(NETWORKS[name])}"
         if self.image_is_asked_for and name not in _WITH_IMAGES:
             return "has no images"
+        if self.settings.sandbox.copy_on_write and name not in WITH_COPY_ON_WRITE:
+            return "has no copy-on-write workspace"
         return ""
 
 
@@ -158,6 +167,15 @@ _PLACE: Final = (
     ),
     setting_option("sandbox.host.confine", "--confine", flag_value="true"),
     setting_option("sandbox.kernel_allowlist", "--kernel-allowlist", flag_value="true"),
+    setting_option(
+        "sandbox.copy_on_write",
+        "--cow",
+        is_flag=True,
+        flag_value="true",
+        type=str,
+        help="Change a copy of the workspace only: `kakoi changes` lists what, `kakoi apply` takes "
+        "it over, `kakoi discard` does not.",
+    ),
     _WORKSPACE,
     click.option(
         "--cwd", metavar="DIR", help="Where in the workspace to start (default: at its top)."

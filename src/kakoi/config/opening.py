@@ -42,6 +42,8 @@ def sandbox_from(settings: Settings) -> SandboxConfig:
         network=_network(section.network),
         allowed_domains=section.allowed_domains,
         credentials=section.credentials,
+        copy_on_write=section.copy_on_write,
+        overlays=section.overlays,
         docker=docker,
         container_use=ContainerUseSettings(
             image=section.container_use.image, env_id=section.container_use.env_id

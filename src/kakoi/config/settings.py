@@ -162,6 +162,18 @@ class SandboxSection:
         "Headers that are added on the way out: `api.example.org Authorization=VARIABLE`. The "
         "sandbox asks for http://api.example.org/, and the request goes on by TLS.",
     )
+    copy_on_write: bool = described(
+        False,
+        FLAG,
+        "Change a copy of the workspace only: see `kakoi changes`, `apply` and `discard`.",
+        env="KAKOI_COW",
+    )
+    overlays: str = described(
+        "",
+        TEXT,
+        "Where such copies are kept; empty is kakoi/overlays in $XDG_STATE_HOME or ~/.local/state.",
+        env="KAKOI_OVERLAYS",
+    )
     docker: DockerSection = dataclasses.field(default_factory=DockerSection)
     container_use: ContainerUseSection = dataclasses.field(default_factory=ContainerUseSection)
     host: HostSection = dataclasses.field(default_factory=HostSection)

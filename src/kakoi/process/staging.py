@@ -1,4 +1,4 @@
-"""The program that goes before bubblewrap as root: it stages what to mount, and gives root up.
+"""The program that goes before bubblewrap: it stages what to mount, and gives root up.
 
     python3 -I -S staging.py SPEC PROGRAM ARGUMENT…
 
@@ -16,6 +16,10 @@ UID's to write, what UID makes there is root's on the disk, and the process has 
 field at the end, if there is one, names the control groups to enter first, by their `cgroup.procs`,
 one in a line.
 
+A source with `cow 3 2 1` is not written to: an overlay covers it, of the directories with these
+names in the source called `layers`, the first of which takes what is written. For that alone a
+normal user starts this program, too: it mounts in a user namespace of its own, as nobody but UID.
+
 A failure is two lines on standard error, `staging: what failed` and `fix: a way out`.
 """
 
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FAILED = 71  # EX_OSERR
+LAYERS = "layers"
+_ELSEWHERE = "set KAKOI_OVERLAYS to a directory on ext4, xfs or btrfs of this machine"
 
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
@@ -39,6 +45,7 @@ _CLONE_NEWNS = 0x20000
 _CLONE_NEWUSER = 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x4000, 1 << 18, 1 << 19
+_MNT_DETACH = 2
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_NOEXEC = 0x1, 0x2, 0x4, 0x8
 _ATTR_IDMAP = 0x100000
 _OPEN_TREE_CLONE = 1
@@ -66,11 +73,12 @@ class _Attributes(ctypes.Structure):
 class Source:
     """One thing to stage, and the descriptor of its mount."""
 
-    __slots__ = ("fd", "is_data", "name", "path", "seen", "writable")
+    __slots__ = ("fd", "is_data", "layers", "name", "path", "seen", "writable")
 
     def __init__(self, path: str, seen: str, name: str, access: str) -> None:
         self.path, self.seen, self.name = path, seen, name
-        self.writable, self.is_data = access != "read", access == "data"
+        kind, *self.layers = access.split(" ")
+        self.writable, self.is_data = kind != "read", kind == "data"
         self.fd = -1
 
 
@@ -78,23 +86,30 @@ def main() -> None:
     """Stage, give root up, and become the program."""
     uid, gid, place, sources, groups = _read_spec(int(sys.argv[1]))
     _enter(groups)
+    is_root = os.geteuid() == 0
     try:
-        _call("unshare", _CLONE_NEWNS)
+        _call("unshare", _CLONE_NEWNS | (0 if is_root else _CLONE_NEWUSER))
+        if not is_root:
+            _stay(uid, gid)
         # What the host mounts and unmounts still comes in, so that we keep no disk busy; nothing
         # that we mount goes out.
         _call("mount", None, b"/", None, _MS_REC | _MS_SLAVE, None)
     except OSError as error:
+        who = "root" if is_root else "a normal user"
         _fail(
-            f"root may not mount anything here ({error.strerror}); is this a container?",
-            "run kakoi outside of the container, or give the container CAP_SYS_ADMIN",
+            f"{who} may not mount anything here ({error.strerror}); is this a container?",
+            "run kakoi outside of the container, or give the container CAP_SYS_ADMIN"
+            if is_root
+            else "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or do without --cow",
         )
     # All are opened before PLACE is covered: some may lie below it.
     for source in sources:
         _open(source, uid, gid)
     try:
         _mount_all(place, sources, uid, gid)
-        _leave_keys_behind()
-        _give_root_up(uid, gid)
+        if is_root:
+            _leave_keys_behind()
+            _give_root_up(uid, gid)
         os.chdir("/")
     except OSError as error:
         _fail(f"cannot stage the sandbox: {error}", "give the workspace to a normal user")
@@ -136,15 +151,17 @@ def _open(source: Source, uid: int, gid: int) -> None:
         _refuse_old_kernel(error)
         _fail(f"cannot open {source.path}: {error.strerror}", f"ls -d {source.path}")
     status = os.fstat(source.fd)
+    is_root = os.geteuid() == 0
     now = f"{status.st_dev} {status.st_ino} {status.st_uid} {status.st_gid}"
-    if now != source.seen:
+    # In the namespace of a normal user, other owners have no numbers.
+    if now.split()[: 4 if is_root else 2] != source.seen.split()[: 4 if is_root else 2]:
         _fail(f"{source.path} was replaced while it was being opened", "try again")
     # Flags that root sets here are locked for whoever comes to power in bubblewrap's namespaces.
     given = _ATTR_NOSUID | _ATTR_NODEV | (0 if source.writable else _ATTR_RDONLY)
     given |= _ATTR_NOEXEC if source.is_data else 0
     swapped = (uid if status.st_uid == 0 else 0, gid if status.st_gid == 0 else 0)
     try:
-        if source.writable and any(swapped):
+        if source.writable and is_root and any(swapped):
             namespace = _swapping_namespace(*swapped)
             _set(source.fd, given | _ATTR_IDMAP, namespace)
             os.close(namespace)
@@ -152,6 +169,8 @@ def _open(source: Source, uid: int, gid: int) -> None:
             _set(source.fd, given)
     except OSError as error:
         _refuse_old_kernel(error)
+        if source.name == LAYERS:
+            _fail(f"no copy-on-write here: {source.path} cannot be lent to user {uid}", _ELSEWHERE)
         _fail(
             f"{source.path} belongs to root, and neither it nor what is mounted below it can be "
             f"lent to an unprivileged user: no idmapped mounts there ({error.strerror})",
@@ -220,6 +239,49 @@ def _mount_all(place: str, sources: list[Source], uid: int, gid: int) -> None:
         flags = _MOVE_MOUNT_F_EMPTY_PATH
         _call("syscall", _MOVE_MOUNT, source.fd, b"", _AT_FDCWD, target, flags)
         os.close(source.fd)
+    for source in sources:
+        if source.layers:
+            _overlay(place, source)
+
+
+def _overlay(place: str, source: Source) -> None:
+    """Mount an overlay on the source. What it is made of has no other name afterwards."""
+    os.chdir(place)  # Relative names: the kernel takes no more than a page of options.
+    upper, *lower = [f"{LAYERS}/{name}" for name in source.layers]
+    options = (
+        f"userxattr,index=off,lowerdir={':'.join([*lower, source.name])},"
+        f"upperdir={upper},workdir={LAYERS}/work"
+    )
+    name = os.fsencode(source.name)
+    try:
+        flags = _MS_NOSUID | _MS_NODEV
+        token = f"kakoi:{_layers_id()}".encode("ascii")
+        _call("mount", token, name, b"overlay", flags, options.encode("ascii"))
+    except OSError as error:
+        _fail(
+            f"no copy-on-write here: the kernel cannot put an overlay on {source.path} "
+            f"({error.strerror})",
+            _ELSEWHERE,
+        )
+    _call("umount2", LAYERS.encode("ascii"), _MNT_DETACH)
+    os.rmdir(LAYERS)
+
+
+def _layers_id() -> str:
+    """By this name the mount can be found in the lists of mounts, whoever has it."""
+    status = os.stat(LAYERS)
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _stay(uid: int, gid: int) -> None:
+    """Be the same user in the new user namespace as before, and have nobody else in it."""
+    for name, line in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {uid} 1"),
+        ("gid_map", f"{gid} {gid} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(line)
 
 
 def _cover(folder: str) -> None:

@@ -45,6 +45,11 @@ from kakoi.sandbox.limits import Group, holding_of, make_group, rlimits_for, scr
 from kakoi.sandbox.outlet import Handover, Outlet, Served, checked_outlet
 from kakoi.sandbox.workspace import look_at, look_at_workspace, ours_within
 
+# Type checkers know this name and take it for true; most sandboxes need no overlay.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kakoi.overlay import Mounts, Overlay
+
 _PROBE_TIMEOUT_S = 30.0
 _NOT_INSTALLED = Availability(False, "bubblewrap is not installed", "apt-get install bubblewrap")
 
@@ -66,6 +71,7 @@ class BubblewrapAdapter:
         group, and else for each process, as far as that goes (`holding` says it).
     `programs`: the only ones that commands may execute, by name; None: any. Nothing is executed
         then from where commands can write, and a kernel that cannot keep it is refused.
+    `overlay`: where commands write instead of the workspace, which stays as it is.
     A filter of system calls (seccomp.py) is on where the machine's numbers are known.
     """
 
@@ -81,6 +87,7 @@ class BubblewrapAdapter:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         programs: Collection[str] | None = None,
         executor: ProcessExecutor | None = None,
+        overlay: "Overlay | None" = None,
     ) -> None:
         if network not in ("none", *PROXIED, "host"):
             raise ConfigurationError(
@@ -94,6 +101,8 @@ class BubblewrapAdapter:
         check_type("limits", limits, Limits, type(None))
         check_type("executor", executor, ProcessExecutor, type(None))
         self._workspace = workspace
+        self._overlay = overlay
+        self._mounts: Mounts | None = None
         self._read_only = tuple(read_only)
         self._network: Literal["none", "host"] = "host" if network == "host" else "none"
         self._env = {**(self._outlet.env if self._outlet else {}), **(env or {})}
@@ -145,6 +154,9 @@ class BubblewrapAdapter:
         await self._connection.close()
         await self._leave_group()
         await self._stop_serving()
+        if self._mounts is not None and self._overlay is not None:
+            self._mounts = None
+            await asyncio.to_thread(self._overlay.close)
 
     @property
     def holding(self) -> Holding:
@@ -176,12 +188,22 @@ class BubblewrapAdapter:
             sizes=scratch_sizes(self._limits),
         )
 
+    async def _settings_with_overlay(self) -> Settings:
+        """The same, with the overlay, which is ours alone from now on until `cleanup`."""
+        wanted = self._settings()
+        if self._overlay is None:
+            return wanted
+        if self._mounts is None:
+            self._mounts = await asyncio.to_thread(self._overlay.open)
+        folder = look_at(self._mounts.folder, what="the overlay")
+        return replace(wanted, layers=(folder, self._mounts.stack))
+
     async def _open(self) -> Channel:
         system = look_at_system()
         if system is None:
             raise _unavailable(_NOT_INSTALLED)
         await self._leave_group()
-        wanted = self._settings()
+        wanted = await self._settings_with_overlay()
         self._group = await asyncio.to_thread(make_group, self._limits)
         kept = self._group.kept if self._group else frozenset()
         self._holding = holding_of(self._limits, kept, cpus=os.cpu_count() or 1)
@@ -249,7 +271,8 @@ class BubblewrapAdapter:
             return _NOT_INSTALLED
         program = [system.python, "-I", "-S", "-c", "pass"]
         try:
-            status, said = await self._try(build_launch(self._settings(), system, program))
+            wanted = await self._settings_with_overlay()
+            status, said = await self._try(build_launch(wanted, system, program))
         except KakoiError as error:
             return Availability(False, error.message, error.hint)
         return Availability(True) if status == 0 else explain(said, _sysctls(), system)

@@ -34,6 +34,8 @@ _SCRATCH = ("/tmp", "/var/tmp", "/dev/shm", "/run", HOME)  # noqa: S108
 # Before the names of what is handed over in descriptors. No word of an argv can hold a NUL, so
 # nothing is taken for such a name by accident.
 _HANDED = "\0"
+# What staging.py calls the folder of an overlay's layers.
+LAYERS = "layers"
 _SPEC, _ARGS, _FILTER = f"{_HANDED}spec", f"{_HANDED}args", f"{_HANDED}filter"
 
 # What cannot be entered keeps nothing: better no sandbox than one without its limits.
@@ -64,9 +66,11 @@ class Settings:
     `guarded`: what in the workspace commands may read and not change, nor put another in its place.
     `programs`: the only ones that commands may execute, by name; None: any.
     `sizes`: how many bytes a private directory may hold, by its path.
+    `layers`: where to write instead of the workspace: the folder, and what is in it, upper first.
     """
 
     workspace: Seen
+    layers: tuple[Seen, Sequence[str]] | None = None
     read_only: tuple[Seen, ...] = ()
     guarded: tuple[Seen, ...] = ()
     network: Literal["none", "host"] = "none"
@@ -173,7 +177,7 @@ def build_launch(
     signal, and the kernel means threads): start it from one that stays. Whoever started it closes
     its input to end it earlier.
     """
-    staged = system.uid == 0
+    staged = system.uid == 0 or settings.layers is not None
     uid, gid = runs_as(settings, system)
     named = _named(settings, system)
     files = {**system.files, **_own_files(uid, gid)}
@@ -181,7 +185,8 @@ def build_launch(
         files["/etc/hosts"] = b"127.0.0.1 localhost kakoi\n::1 localhost kakoi\n"
     # Where root's directory is lent, what is made there is root's: no setuid bit must be on it.
     # A runner that has mounts to change brings it itself, behind that.
-    filters = system_call_filters(deny_setuid=staged) if settings.programs is None else {}
+    deny_setuid = system.uid == 0
+    filters = system_call_filters(deny_setuid=deny_setuid) if settings.programs is None else {}
     calls = filters.get(platform.machine())
     argv = [
         system.bwrap,
@@ -200,7 +205,7 @@ def build_launch(
     handed = {_ARGS: "".join(f"{word}\0" for word in _environment(settings.env))}
     if staged:
         argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *argv]
-        handed[_SPEC] = _spec(uid, gid, named, _writable(settings), groups)
+        handed[_SPEC] = _spec(uid, gid, _staged(settings, named), groups)
     elif groups:
         argv = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--", *argv]
     return Launch(
@@ -312,6 +317,10 @@ def _named_mounts(settings: Settings, named: Sequence[Seen], *, staged: bool) ->
     writable = _writable(settings)
     for number, seen in enumerate(named):
         source = f"{_PLACE}/{number}" if staged else seen.path
+        if settings.layers and seen in writable and seen != settings.workspace:
+            # A part of the workspace as it is in the overlay: it is written to.
+            below = os.path.relpath(seen.path, settings.workspace.path)
+            source = f"{_PLACE}/{named.index(settings.workspace)}/{below}"
         yield from ("--bind" if seen in writable else "--ro-bind", source, seen.path)
 
 
@@ -333,12 +342,24 @@ nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
     return {"/etc/passwd": passwd.encode("ascii"), "/etc/group": group.encode("ascii")}
 
 
+def _staged(settings: Settings, named: Sequence[Seen]) -> Iterator[tuple[Seen, str, str]]:
+    """What staging.py mounts, under which name, and how it may be used."""
+    writable = _writable(settings)
+    for number, seen in enumerate(named):
+        access = "write" if seen in writable and not settings.layers else "read"
+        if settings.layers and seen == settings.workspace:
+            access = " ".join(["cow", *settings.layers[1]])
+        yield seen, str(number), access
+    if settings.layers:
+        yield settings.layers[0], LAYERS, "write"
+
+
 def _spec(
-    uid: int, gid: int, named: Sequence[Seen], writable: Sequence[Seen], groups: Sequence[str]
+    uid: int, gid: int, staged: Iterable[tuple[Seen, str, str]], groups: Sequence[str]
 ) -> str:
     """What staging.py is to do; it says there what the fields mean."""
     fields = [str(uid), str(gid), _PLACE]
-    for number, seen in enumerate(named):
+    for seen, name, access in staged:
         known = f"{seen.device} {seen.inode} {seen.uid} {seen.gid}"
-        fields += [seen.path, known, str(number), "write" if seen in writable else "read"]
+        fields += [seen.path, known, name, access]
     return "\0".join([*fields, *(["\n".join(groups)] if groups else [])])

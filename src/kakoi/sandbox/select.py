@@ -13,9 +13,16 @@ from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import base_environment
 from kakoi.runner.commands import check_type
 from kakoi.sandbox.adapter import Availability, SandboxAdapter
-from kakoi.sandbox.settings import AUTO, CONFINED_HOST, NETWORKS, SandboxConfig
+from kakoi.sandbox.settings import (
+    AUTO,
+    CONFINED_HOST,
+    NETWORKS,
+    WITH_COPY_ON_WRITE,
+    SandboxConfig,
+)
 
 if TYPE_CHECKING:
+    from kakoi.overlay.overlay import Overlay
     from kakoi.sandbox.outlet import Outlet
 
 _log = logging.getLogger(__name__)
@@ -93,6 +100,11 @@ class SandboxFactory:
                 f"there is no sandbox {str(name)[:80]!r} to make",
                 hint=f"one of: {', '.join(self._makers)}",
             )
+        if config.copy_on_write and name not in WITH_COPY_ON_WRITE:
+            raise ConfigurationError(
+                f"the sandbox `{name}` has no copy-on-write workspace",
+                hint=f"use {WITH_COPY_ON_WRITE[0]}, or do without copy_on_write",
+            )
         if name == CONFINED_HOST:
             host = replace(config.host, confine=True)
             return self._makers[name](replace(config, type="host", host=host))
@@ -112,6 +124,8 @@ class SandboxFactory:
         if config.network not in (None, *NETWORKS[CONFINED_HOST]):
             unfit = (*unfit, CONFINED_HOST)
         refused: dict[str, Availability] = {}
+        if config.copy_on_write:
+            unfit = [*unfit, *(name for name in AUTO_ORDER if name not in WITH_COPY_ON_WRITE)]
         for name in _candidates(config.type, unfit):
             if adapter := await self._usable(name, config, refused):
                 if adapter.name == CONFINED_HOST and config.type == AUTO:
@@ -149,7 +163,14 @@ class SandboxFactory:
             limits=config.docker.limits,
             programs=self._listed(config),
             executor=self._executor,
+            overlay=self._overlay(config) if config.copy_on_write else None,
         )
+
+    def _overlay(self, config: SandboxConfig) -> "Overlay":
+        from kakoi.overlay.overlay import Overlay
+        from kakoi.overlay.store import overlays_folder
+
+        return Overlay(self._workspace, config.overlays or overlays_folder(self._environ))
 
     def _containers(self, config: SandboxConfig) -> SandboxAdapter:
         from kakoi.sandbox.docker import DockerAdapter

@@ -29,6 +29,8 @@ NETWORKS: Final[Mapping[str, tuple[Network, ...]]] = {
     "host": ("host",),
     CONFINED_HOST: ("none", "host"),
 }
+# Which can write to a copy of the workspace, and leave the workspace as it is.
+WITH_COPY_ON_WRITE: Final = ("bubblewrap",)
 # What container-use calls its environments; the first character keeps it from being an option.
 ENVIRONMENT_ID: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
@@ -77,6 +79,8 @@ class SandboxConfig:
     `kernel_allowlist`: the kernel keeps the list of programs, too: what the policy does not list
         cannot be executed, whoever tries.
     `credentials`: headers that are added on the way out (egress/credentials.py).
+    `copy_on_write`: commands change a copy only; `kakoi.overlay.Overlay` says what, and takes it
+        over. Only bubblewrap can do that. `overlays`: where copies are kept; empty is our place.
     """
 
     type: str = AUTO
@@ -85,6 +89,8 @@ class SandboxConfig:
     allowed_domains: tuple[str, ...] = ()
     kernel_allowlist: bool = False
     credentials: tuple[str, ...] = ()
+    copy_on_write: bool = False
+    overlays: str = ""
     docker: DockerSettings = field(default_factory=DockerSettings)
     container_use: ContainerUseSettings = field(default_factory=ContainerUseSettings)
     host: HostSettings = field(default_factory=HostSettings)
@@ -100,6 +106,8 @@ class SandboxConfig:
         if self.allowed_domains and self.network is None:
             object.__setattr__(self, "network", "allowlist")
         check_type("kernel_allowlist", self.kernel_allowlist, bool)
+        check_type("copy_on_write", self.copy_on_write, bool)
+        check_type("overlays", self.overlays, str)
         check_type("docker", self.docker, DockerSettings)
         check_type("container_use", self.container_use, ContainerUseSettings)
         check_type("host", self.host, HostSettings)
@@ -116,16 +124,17 @@ class SandboxConfig:
     def parse(cls, section: object, *, origin: str = "sandbox") -> "SandboxConfig":
         """The section as it is in a file; None and {} are the defaults."""
         keys = (
-            "type fallback network allowed_domains credentials kernel_allowlist docker "
-            "container_use host"
+            "type fallback network allowed_domains credentials kernel_allowlist copy_on_write "
+            "overlays docker container_use host"
         )
         given = Section(section, origin, keys)
         with _naming(origin):
             return cls(
-                **_texts(given, "type", "fallback", "network"),
+                **_texts(given, "type", "fallback", "network", "overlays"),
                 allowed_domains=given.texts("allowed_domains") or (),
                 kernel_allowlist=given.flag("kernel_allowlist", False),
                 credentials=given.texts("credentials") or (),
+                copy_on_write=given.flag("copy_on_write", False),
                 docker=_docker(given),
                 container_use=_container_use(given),
                 host=_host(given),

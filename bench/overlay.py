@@ -1,0 +1,153 @@
+"""What copy-on-write costs: checkpoint and rollback of a big tree, and each command in it.
+
+    python bench/overlay.py [--save]
+
+Run with `make bench`. Everything is a ratio to something plain in the same run: `cp -a` of the same
+tree, or the same command in the same sandbox without an overlay. `--save` adds the table to
+bench/results/.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from kakoi.overlay import Overlay
+from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+
+FOLDERS, FILES = 100, 100
+TIMES = 5
+COMMANDS = 40
+EDIT = "for d in d1 d2 d3; do for f in $d/*; do echo more >> $f; done; done; rm -r d4; touch new"
+# What builds and searches do most: many small files, read and written.
+WORK = {
+    "true": "true",
+    "read 1,000 files": "cat d[1][0-9]/* > /dev/null",
+    "write 100 files": "for n in $(seq 100); do echo $n > made$n; done; rm made*",
+}
+Rows = list[tuple[str, str, str]]
+
+
+def fill(project: Path) -> None:
+    for folder in range(FOLDERS):
+        (project / f"d{folder}").mkdir(parents=True)
+        for number in range(FILES):
+            (project / f"d{folder}" / f"f{number}").write_text("x" * 2048)
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return (time.perf_counter() - start) * 1000
+
+
+def copying(project: Path, beside: Path) -> float:
+    samples = []
+    for number in range(3):
+        argv = ["cp", "-a", str(project), str(beside / f"copy{number}")]
+        samples.append(milliseconds(partial(subprocess.run, argv, check=True)))
+    for number in range(3):
+        shutil.rmtree(beside / f"copy{number}")
+    return statistics.median(samples)
+
+
+async def in_sandbox(adapter: BubblewrapAdapter, command: str) -> None:
+    try:
+        await adapter.execute(command)
+    finally:
+        await adapter.cleanup()
+
+
+def checkpoints(project: Path, overlay: Overlay, copy_ms: float, rows: Rows) -> None:
+    made, back, seen = [], [], []
+    for number in range(TIMES):
+        made.append(milliseconds(partial(overlay.checkpoint, f"c{number}")))
+        asyncio.run(in_sandbox(BubblewrapAdapter(project, overlay=overlay), EDIT))
+        seen.append(milliseconds(overlay.changes))
+        back.append(milliseconds(partial(overlay.rollback, f"c{number}")))
+    for what, samples in (
+        ("checkpoint", made),
+        ("rollback, 401 paths changed", back),
+        ("changes, 401 paths", seen),
+    ):
+        p50 = statistics.median(samples)
+        rows.append((what, f"{p50:.1f} ms", f"1/{copy_ms / p50:.0f} of cp -a"))
+
+
+async def median(run: Callable[[], Awaitable[object]], times: int) -> float:
+    samples = []
+    for _ in range(times):
+        start = time.perf_counter()
+        await run()
+        samples.append((time.perf_counter() - start) * 1000)
+    return statistics.median(samples)
+
+
+async def commands(project: Path, overlay: Overlay, rows: Rows) -> None:
+    plain, copied = BubblewrapAdapter(project), BubblewrapAdapter(project, overlay=overlay)
+    try:
+        for adapter in (plain, copied):
+            await adapter.execute("true")
+        for what, text in WORK.items():
+            times: dict[bool, list[float]] = {True: [], False: []}
+            # In turns: the machine is noisy.
+            for _ in range(5):
+                for is_copy, adapter in ((False, plain), (True, copied)):
+                    run = partial(adapter.execute, text)
+                    times[is_copy].append(await median(run, COMMANDS // 5))
+            ours, bare = (statistics.median(times[is_copy]) for is_copy in (True, False))
+            rows.append(
+                (f"{what}, in an overlay", f"{ours:.2f} ms", f"{ours / bare:.2f} x without")
+            )
+    finally:
+        await plain.cleanup()
+        await copied.cleanup()
+
+
+async def starting(project: Path, overlay: Overlay, rows: Rows) -> None:
+    async def start(*, copy: bool) -> None:
+        adapter = BubblewrapAdapter(project, overlay=overlay if copy else None)
+        await in_sandbox(adapter, "true")
+
+    bare = await median(lambda: start(copy=False), 7)
+    ours = await median(lambda: start(copy=True), 7)
+    rows.append(("start, run and end a sandbox", f"{ours:.0f} ms", f"{ours / bare:.2f} x without"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--save", action="store_true")
+    options = parser.parse_args()
+    rows: Rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder, "project")
+        fill(project)
+        overlay = Overlay(project, Path(folder, "overlays"))
+        copy_ms = copying(project, Path(folder))
+        rows.append((f"cp -a of {FOLDERS * FILES} files", f"{copy_ms:.0f} ms", ""))
+        checkpoints(project, overlay, copy_ms, rows)
+        overlay.discard()
+        asyncio.run(commands(project, overlay, rows))
+        asyncio.run(starting(project, overlay, rows))
+    table = "\n".join(f"{what:<50} {value:>12}   {ratio}".rstrip() for what, value, ratio in rows)
+    print(table)
+    if options.save:
+        now = datetime.now(UTC)
+        kind = f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores, Python"
+        head = f"{now:%Y-%m-%d}, {kind} {platform.python_version()}, root: {os.getuid() == 0}\n\n"
+        results = Path(__file__).parent / "results"
+        results.mkdir(exist_ok=True)
+        (results / f"{now:%Y-%m-%d}-overlay.txt").write_text(f"{head}{table}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""`kakoi checkpoint`: a name for what the copy is like now."""
+
+from pathlib import Path
+
+import click
+
+from kakoi.cli.copies import overlay_of, overlay_options
+
+
+@click.command(epilog="Exit status: 0; 2 wrong usage, or it is in use.")
+@click.argument("name", required=False)
+@overlay_options
+def command(*, name: str | None, workspace: str, config_file: Path | None) -> None:
+    """Remember under NAME what `kakoi run --cow` has changed so far. Without NAME, list them.
+
+    Nothing is copied, however big the project is. No sandbox may be running on it.
+    """
+    overlay = overlay_of(workspace, config_file)
+    if name is not None:
+        overlay.checkpoint(name)
+        return
+    for each in overlay.checkpoints():
+        click.echo(each)

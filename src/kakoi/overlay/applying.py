@@ -1,0 +1,271 @@
+"""Take changes over into the project: by descriptors, so that no link leads anywhere else.
+
+Files are made beside their place and moved onto it; a directory is made as it will be, only its
+final permissions come last. So whatever is killed in the middle can be done again: what is done
+already is no change any more, and the journal says where half a file may lie.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from kakoi.overlay.comparing import Found
+from kakoi.overlay.journal import Journal
+from kakoi.overlay.trees import attributes, copy_bytes, file, folder, split, status_at
+from kakoi.overlay.values import Applied, Kind, permissions
+from kakoi.overlay.walking import Pair, Stack
+
+_MEANWHILE = {
+    errno.ELOOP: "a link is in its way",
+    errno.ENOTDIR: "something that is no directory is in its way",
+    errno.ENOENT: "the directory that it is in is not there",
+    errno.ENOTEMPTY: "it still holds what was not deleted",
+    errno.EEXIST: "something else is there",
+    errno.EISDIR: "a directory is there",
+}
+
+
+class Applier:
+    """Applies what was found, one after the other. `links`: names of one file inside."""
+
+    def __init__(self, stack: Stack, journal: Journal, links: Mapping[bytes, Sequence[Pair]]):
+        self._stack = stack
+        self._journal = journal
+        self._links = links
+        self._made: dict[tuple[int, int], bytes] = {}
+        self._done: list[str] = []
+        self._refused: list[tuple[str, str]] = []
+
+    def apply(self, wanted: Iterable[Found], *, force: bool) -> Applied:
+        """Do all that can be done; each of the rest is refused by itself."""
+        found = [each for each in wanted if not self._is_refused(each, force=force)]
+        replaced = [each.pair.path + b"/" for each in found if _replaces_folder(each)]
+        gone = [each for each in reversed(found) if each.change.kind is Kind.DELETED]
+        # Those that make room come first, and all others last: a renamed file is never lost.
+        before = [each for each in gone if each.pair.path.startswith(tuple(replaced))]
+        there = [each for each in found if each.change.kind is not Kind.DELETED]
+        opened = _Opened(self._stack.project)
+        for each in before:
+            self._try(each, self._delete, opened)
+        for each in there:
+            self._try(each, self._put, opened)
+        for each in gone:
+            if each not in before:
+                self._try(each, self._delete, opened)
+        folders = [e for e in there if e.change.type == "directory" and e.change.path in self._done]
+        opened.shut(keep={each.pair.path for each in folders})
+        for each in reversed(folders):
+            self._try(each, self._finish_folder, opened, again=True)
+        _sync(self._stack.project)
+        return Applied(tuple(sorted(self._done)), tuple(sorted(self._refused)))
+
+    def _is_refused(self, found: Found, *, force: bool) -> bool:
+        change = found.change
+        why = change.never_applied or ("" if force else change.conflict)
+        if why:
+            self._refused.append((change.path, why))
+        return bool(why)
+
+    def _try(
+        self,
+        found: Found,
+        work: Callable[[Pair, "_Opened"], None],
+        opened: "_Opened",
+        *,
+        again: bool = False,
+    ) -> None:
+        path = found.change.path
+        try:
+            work(found.pair, opened)
+        except OSError as error:
+            why = _MEANWHILE.get(error.errno or 0) or error.strerror or str(error)
+            self._refused.append((path, why))
+            if again:
+                self._done.remove(path)
+        else:
+            if not again:
+                self._done.append(path)
+
+    # --- One path ----------------------------------------------------------------------------
+
+    def _delete(self, pair: Pair, opened: "_Opened") -> None:
+        above, name = split(pair.path)
+        with folder(self._stack.project, above) as parent:
+            opened.make_writable(parent, above)
+            now = status_at(parent, name)
+            if now is None:
+                return
+            if pair.outside is None or not _is_still(pair.outside, now):
+                raise OSError(errno.EEXIST, "")
+            if stat.S_ISDIR(now.st_mode):
+                os.rmdir(name, dir_fd=parent)
+            else:
+                self._journal.touch(now)
+                os.unlink(name, dir_fd=parent)
+
+    def _put(self, pair: Pair, opened: "_Opened") -> None:
+        inside = pair.inside
+        assert inside is not None  # noqa: S101 - it is not deleted
+        above, name = split(pair.path)
+        if not pair.path:
+            return  # The project itself is there; its permissions come last.
+        with folder(self._stack.project, above) as parent:
+            opened.make_writable(parent, above)
+            now = status_at(parent, name)
+            if now is not None and (pair.outside is None or not _is_still(pair.outside, now)):
+                raise OSError(errno.EEXIST, "")
+            if stat.S_ISDIR(inside.st_mode):
+                _make_folder(parent, name, now)
+            else:
+                self._place(pair, inside, parent, name, now)
+
+    def _place(
+        self,
+        pair: Pair,
+        inside: os.stat_result,
+        parent: int,
+        name: bytes,
+        now: os.stat_result | None,
+    ) -> None:
+        above, _ = split(pair.path)
+        half = self._journal.name
+        self._journal.enter(above)
+        self._make(pair, inside, parent, half)
+        made = os.stat(half, dir_fd=parent, follow_symlinks=False)
+        self._journal.record(pair.path, made)
+        if now is not None and not stat.S_ISDIR(now.st_mode):
+            self._journal.touch(now)
+        try:
+            if now is not None and stat.S_ISDIR(now.st_mode):
+                os.rmdir(name, dir_fd=parent)
+            os.rename(half, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except OSError:
+            os.unlink(half, dir_fd=parent)
+            raise
+        # Of two names of one file, a rename leaves both: that is what it is defined to do.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(half, dir_fd=parent)
+
+    def _make(self, pair: Pair, inside: os.stat_result, parent: int, half: bytes) -> None:
+        above, name = split(pair.path)
+        if pair.path in self._links and self._link(inside, parent, half):
+            return
+        with folder(self._stack.layers[pair.layer], above, pry=True) as layer:
+            if stat.S_ISLNK(inside.st_mode):
+                os.symlink(os.readlink(name, dir_fd=layer), half, dir_fd=parent)
+            elif stat.S_ISFIFO(inside.st_mode):
+                os.mkfifo(half, permissions(inside.st_mode), dir_fd=parent)
+            else:
+                with file(layer, name, pry=True) as source:
+                    _copy(source, inside, parent, half)
+        if os.geteuid() == 0:
+            ids = {"dir_fd": parent, "follow_symlinks": False}
+            os.chown(half, inside.st_uid, inside.st_gid, **ids)  # type: ignore[arg-type] # both fit
+        times = (inside.st_atime_ns, inside.st_mtime_ns)
+        os.utime(half, ns=times, dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISREG(inside.st_mode):
+            self._made[inside.st_dev, inside.st_ino] = pair.path
+
+    def _link(self, inside: os.stat_result, parent: int, half: bytes) -> bool:
+        """Give a name more to a file that was made already, if it was."""
+        first = self._made.get((inside.st_dev, inside.st_ino))
+        if first is None:
+            return False
+        above, name = split(first)
+        with folder(self._stack.project, above) as other:
+            flags = {"src_dir_fd": other, "dst_dir_fd": parent, "follow_symlinks": False}
+            os.link(name, half, **flags)  # type: ignore[arg-type] # each of them fits
+        return True
+
+    def _finish_folder(self, pair: Pair, opened: "_Opened") -> None:
+        inside = pair.inside
+        assert inside is not None  # noqa: S101 - it is a directory
+        with (
+            folder(self._stack.layers[pair.layer], pair.path, pry=True) as source,
+            folder(self._stack.project, pair.path) as target,
+        ):
+            if os.geteuid() == 0:
+                os.fchown(target, inside.st_uid, inside.st_gid)
+            _set_attributes(source, target)
+            os.fchmod(target, permissions(inside.st_mode))
+
+
+def remove_half(project: int, journal: Journal) -> None:
+    """Remove the half file that a killed one has left in the project."""
+    last = journal.last_folder()
+    if last is not None:
+        with contextlib.suppress(OSError), folder(project, last) as parent:
+            os.unlink(journal.name, dir_fd=parent)
+
+
+class _Opened:
+    """Directories of ours that had to be made writable for a while."""
+
+    def __init__(self, project: int) -> None:
+        self._project = project
+        self._modes: dict[bytes, int] = {}
+
+    def make_writable(self, fd: int, path: bytes) -> None:
+        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+        if mode & 0o300 != 0o300 and os.geteuid() != 0:
+            self._modes.setdefault(path, mode)
+            os.fchmod(fd, mode | 0o700)
+
+    def shut(self, *, keep: set[bytes]) -> None:
+        """Give them the permissions that they had; but those to `keep`, which get others."""
+        for path, mode in sorted(self._modes.items(), reverse=True):
+            if path not in keep:
+                with contextlib.suppress(OSError), folder(self._project, path) as fd:
+                    os.fchmod(fd, mode)
+
+
+def _replaces_folder(found: Found) -> bool:
+    change = found.change
+    return change.kind is Kind.MODIFIED and change.was == "directory" != change.type
+
+
+def _is_still(before: os.stat_result, now: os.stat_result) -> bool:
+    """Is it what it was when we looked? Directories change with what is in them."""
+    if stat.S_ISDIR(before.st_mode):
+        return stat.S_ISDIR(now.st_mode) and before.st_ino == now.st_ino
+    # Not the time of its last change of any kind: one name less of the same file is such a change.
+    names = ("st_ino", "st_mode", "st_size", "st_mtime_ns")
+    return all(getattr(before, name) == getattr(now, name) for name in names)
+
+
+def _make_folder(parent: int, name: bytes, now: os.stat_result | None) -> None:
+    if now is not None and not stat.S_ISDIR(now.st_mode):
+        os.unlink(name, dir_fd=parent)
+        now = None
+    if now is None:
+        os.mkdir(name, 0o700, dir_fd=parent)
+
+
+def _copy(source: int, inside: os.stat_result, parent: int, half: bytes) -> None:
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    target = os.open(half, flags, 0o600, dir_fd=parent)
+    try:
+        copy_bytes(source, target)
+        if os.geteuid() == 0:
+            os.fchown(target, inside.st_uid, inside.st_gid)
+        _set_attributes(source, target)
+        os.fchmod(target, permissions(inside.st_mode))
+    finally:
+        os.close(target)
+
+
+def _set_attributes(source: int, target: int) -> None:
+    wanted, there = attributes(source), attributes(target)
+    for name in there.keys() - wanted.keys():
+        os.removexattr(target, name)
+    for name, value in wanted.items():
+        if there.get(name) != value:
+            os.setxattr(target, name, value)
+
+
+def _sync(fd: int) -> None:
+    """What was taken over is on the disk before the overlay is thrown away."""
+    ctypes.CDLL(None).syncfs(fd)

@@ -1,0 +1,178 @@
+"""Directories by descriptors: nothing in here ever follows a link, or blocks on what it opens."""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CHUNK = 1 << 20
+_OURS = "user.overlay."
+_ACLS = ("system.posix_acl_access", "system.posix_acl_default")
+
+
+@contextlib.contextmanager
+def folder(root: int, path: bytes, *, pry: bool = False) -> Iterator[int]:
+    """The directory at `path` below the descriptor `root`, walked to link by link.
+
+    `pry`: open also what its owner, which is us, has shut: only for directories of our own keeping.
+    """
+    fd = os.dup(root)
+    try:
+        for name in filter(None, path.split(b"/")):
+            inner = _open(name, FOLDER, fd, pry=pry)
+            os.close(fd)
+            fd = inner
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def file(parent: int, name: bytes, *, pry: bool = False) -> Iterator[int]:
+    """The regular file of that name, for reading."""
+    fd = _open(name, FILE, parent, pry=pry)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no file any more")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _open(name: bytes, flags: int, parent: int, *, pry: bool) -> int:
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        if not pry:
+            raise
+    held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        status = os.fstat(held)
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        # By the descriptor: a name could have become a link meanwhile.
+        os.chmod(f"/proc/self/fd/{held}", 0o700)
+        try:
+            return os.open(name, flags, dir_fd=parent)
+        finally:
+            os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(status.st_mode))
+    finally:
+        os.close(held)
+
+
+def split(path: bytes) -> tuple[bytes, bytes]:
+    """The directory of a path, and its name in there."""
+    above, _, name = path.rpartition(b"/")
+    return above, name
+
+
+def status_at(parent: int, name: bytes) -> os.stat_result | None:
+    """What is there, itself and not what it points to."""
+    try:
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def is_whiteout(status: os.stat_result) -> bool:
+    """Does it stand for what was deleted?"""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def is_opaque(fd: int) -> bool:
+    """Does the directory hide what is below it?"""
+    with contextlib.suppress(OSError):
+        return os.getxattr(fd, f"{_OURS}opaque") == b"y"
+    return False
+
+
+def is_copied_up(fd: int) -> bool:
+    """Was the file there before it was written to?"""
+    with contextlib.suppress(OSError):
+        return f"{_OURS}origin" in os.listxattr(fd)
+    return False
+
+
+def attributes(fd: int) -> dict[str, bytes]:
+    """The extended attributes that are the user's to set, those of the overlay left out."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(fd):
+            if (name.startswith("user.") and not name.startswith(_OURS)) or name in _ACLS:
+                found[name] = os.getxattr(fd, name)
+    return found
+
+
+def same_bytes(one: int, other: int) -> bool:
+    """Do two files hold the same?"""
+    if os.fstat(one).st_size != os.fstat(other).st_size:
+        return False
+    at = 0
+    while part := os.pread(one, _CHUNK, at):
+        if part != os.pread(other, len(part), at):
+            return False
+        at += len(part)
+    return True
+
+
+def copy_bytes(source: int, target: int) -> None:
+    """All that is in `source`; its holes stay holes."""
+    size = os.fstat(source).st_size
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(source, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # A hole up to the end.
+        end = os.lseek(source, at, os.SEEK_HOLE)
+        while at < end:
+            part = os.pread(source, min(_CHUNK, end - at), at)
+            if not part:
+                break
+            at += os.pwrite(target, part, at)
+        if at < end:
+            break
+    os.ftruncate(target, size)
+
+
+def empty(trash: int) -> None:
+    """Remove all that is in the directory `trash`, in which every name was given by us: by numbers.
+
+    What is in there was made by strangers: however deep it is, it costs no more descriptors, for
+    each directory is moved to the top before it is opened.
+    """
+    with os.scandir(trash) as entries:
+        todo = [int(each.name) for each in entries]
+    free = max(todo, default=0) + 1
+    while todo:
+        name = b"%d" % todo.pop()
+        fd = _open_shut(trash, name)
+        try:
+            with os.scandir(fd) as entries:
+                inside = [(os.fsencode(e.name), e.is_dir(follow_symlinks=False)) for e in entries]
+            for each, is_folder in inside:
+                if is_folder:
+                    os.close(_open_shut(fd, each))  # One that is shut cannot be moved.
+                    os.rename(each, b"%d" % free, src_dir_fd=fd, dst_dir_fd=trash)
+                    todo.append(free)
+                    free += 1
+                else:
+                    os.unlink(each, dir_fd=fd)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=trash)
+
+
+def _open_shut(parent: int, name: bytes) -> int:
+    held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        if os.fstat(held).st_mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{held}", 0o700)
+        return os.open(name, FOLDER, dir_fd=parent)
+    finally:
+        os.close(held)

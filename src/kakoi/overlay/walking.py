@@ -1,0 +1,141 @@
+"""Layers and a project, path by path. Nothing is written here, and nothing mounted.
+
+A directory of a layer lies on those of the same path in lower layers, and at last on the project's.
+A whiteout hides what is below it, an opaque directory all that is below it.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kakoi.errors import SandboxError
+from kakoi.overlay.trees import folder, is_opaque, is_whiteout, status_at
+
+# Nobody's project is so deep, and each directory is walked to from the top.
+_DEEPEST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Descriptors of the layers, the uppermost first, and of the project."""
+
+    layers: Sequence[int]
+    project: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A path, what is there inside (in which layer), and what is there in the project."""
+
+    path: bytes
+    layer: int
+    inside: os.stat_result | None
+    outside: os.stat_result | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A directory inside, the layers that have it, and whether the project's shows through."""
+
+    path: bytes
+    layers: Sequence[int]
+    shows_through: bool
+    is_outside: bool
+
+
+def pairs(stack: Stack) -> Iterator[Pair]:
+    """Everything that layers hold or hide, each directory before what is in it."""
+    everything = range(len(stack.layers))
+    yield Pair(b"", 0, os.fstat(stack.layers[0]), os.fstat(stack.project))
+    todo = [_Folder(b"", everything, shows_through=True, is_outside=True)]
+    while todo:
+        at = todo.pop()
+        if at.path.count(b"/") >= _DEEPEST:
+            raise SandboxError(
+                f"directories are nested too deep inside: {os.fsdecode(at.path[:80])}…",
+                hint="remove them with a command in the sandbox, or `kakoi discard`",
+            )
+        found = _entries(stack, at)
+        outside = _outside(stack, at, found)
+        for name in sorted({*found, *outside}):
+            path = at.path + b"/" + name if at.path else name
+            there = outside.get(name)
+            layer, inside = found[name][0] if name in found else (0, None)
+            if inside is None or is_whiteout(inside):
+                if there is not None:
+                    yield from _deleted(stack, path, there)
+                continue
+            yield Pair(path, layer, inside, there)
+            is_folder = there is not None and stat.S_ISDIR(there.st_mode)
+            if stat.S_ISDIR(inside.st_mode):
+                todo.append(_below(stack, at, path, found[name], is_outside=is_folder))
+            elif is_folder:
+                yield from _below_deleted(stack, path)
+
+
+def _entries(stack: Stack, at: _Folder) -> dict[bytes, list[tuple[int, os.stat_result]]]:
+    """Names in the layers of a directory, and what they are in each, the uppermost first."""
+    found: dict[bytes, list[tuple[int, os.stat_result]]] = {}
+    for layer in at.layers:
+        with folder(stack.layers[layer], at.path, pry=True) as fd, os.scandir(fd) as entries:
+            for each in entries:
+                try:
+                    status = each.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # A command is running, and has removed it.
+                found.setdefault(os.fsencode(each.name), []).append((layer, status))
+    return found
+
+
+def _outside(
+    stack: Stack, at: _Folder, names: Iterable[bytes]
+) -> dict[bytes, os.stat_result | None]:
+    """What the project has under these names; and under all others, if they are hidden inside."""
+    if not at.is_outside:
+        return {}
+    with folder(stack.project, at.path) as fd:
+        if not at.shows_through:
+            with os.scandir(fd) as entries:
+                names = {*names, *(os.fsencode(each.name) for each in entries)}
+        return {name: status_at(fd, name) for name in names}
+
+
+def _below(
+    stack: Stack,
+    at: _Folder,
+    path: bytes,
+    found: Iterable[tuple[int, os.stat_result]],
+    *,
+    is_outside: bool,
+) -> _Folder:
+    layers: list[int] = []
+    shows_through = at.shows_through
+    for layer, status in found:
+        if not stat.S_ISDIR(status.st_mode):
+            shows_through = False
+            break
+        layers.append(layer)
+        with folder(stack.layers[layer], path, pry=True) as fd:
+            if is_opaque(fd):
+                shows_through = False
+                break
+    return _Folder(path, layers, shows_through, is_outside)
+
+
+def _deleted(stack: Stack, path: bytes, status: os.stat_result) -> Iterator[Pair]:
+    yield Pair(path, 0, None, status)
+    if stat.S_ISDIR(status.st_mode):
+        yield from _below_deleted(stack, path)
+
+
+def _below_deleted(stack: Stack, path: bytes) -> Iterator[Pair]:
+    todo = [path]
+    while todo:
+        at = todo.pop()
+        with folder(stack.project, at) as fd, os.scandir(fd) as entries:
+            found = [(os.fsencode(e.name), e.stat(follow_symlinks=False)) for e in entries]
+        for name, status in sorted(found):
+            yield Pair(at + b"/" + name, 0, None, status)
+            if stat.S_ISDIR(status.st_mode):
+                todo.append(at + b"/" + name)

@@ -1,0 +1,97 @@
+"""`kakoi run --cow` and what comes after it, from a terminal."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.doors.calling import Home
+from tests.doors.conftest import has_bubblewrap, need
+
+
+@pytest.fixture
+def kakoi(home: Home) -> Home:
+    need("bubblewrap", is_there=has_bubblewrap())
+    return replace(home, env={"KAKOI_SANDBOX": "bubblewrap"})
+
+
+def test_changes_are_seen_taken_over_in_part_and_thrown_away(kakoi: Home) -> None:
+    file = kakoi.write(kakoi.project / "a", "one\n")
+    status, _, said = kakoi("run", "--cow", "echo two >> a; echo new > b; mkdir d")
+    assert (status, said) == (0, "")
+    assert file.read_text() == "one\n"
+    assert kakoi("changes")[1].splitlines() == ["M a", "A b", "A d/"]
+    assert kakoi("diff", "a")[1].splitlines()[-3:] == ["@@ -1 +1,2 @@", " one", "+two"]
+    assert kakoi("diff", "--stat")[1].splitlines()[-1] == "2 changes, +2 -0"
+    told = json.loads(kakoi("changes", "--json")[1])
+    assert [(each["path"], each["change"], each["type"]) for each in told] == [
+        ("a", "modified", "file"),
+        ("b", "added", "file"),
+        ("d", "added", "directory"),
+    ]
+    assert kakoi("apply", "a") == (0, "1 change taken over\n", "")
+    assert file.read_text() == "one\ntwo\n"
+    assert kakoi("discard") == (0, "2 changes thrown away\n", "")
+    assert kakoi("changes") == (0, "", "")
+    assert [each.name for each in kakoi.project.iterdir()] == ["a"]
+
+
+def test_checkpoints_are_made_listed_and_gone_back_to(kakoi: Home) -> None:
+    kakoi("run", "--cow", "echo 1 > a")
+    assert kakoi("checkpoint", "first") == (0, "", "")
+    kakoi("run", "--cow", "echo 2 > a; touch b")
+    assert kakoi("checkpoint") == (0, "first\n", "")
+    assert kakoi("rollback", "first") == (0, "", "")
+    assert kakoi("run", "--cow", "cat *")[1] == "1\n"
+    status, _, said = kakoi("rollback", "second")
+    assert status == 2
+    assert said == "kakoi: there is no checkpoint 'second'\n  hint: there are: first\n"
+
+
+def test_a_conflict_is_refused_unless_it_is_forced(kakoi: Home) -> None:
+    file = kakoi.write(kakoi.project / "a", "one\n")
+    kakoi("run", "--cow", "echo inside > a; echo b > b")
+    file.write_text("mine\n")
+    assert kakoi("changes")[1].splitlines() == [
+        "M a  (it was changed in the project meanwhile)",
+        "A b",
+    ]
+    status, out, said = kakoi("apply")
+    assert (status, out) == (1, "1 change taken over\n")
+    assert said == "kakoi: not taken over: a: it was changed in the project meanwhile\n"
+    assert file.read_text() == "mine\n"
+    assert kakoi("apply", "--force", "--json") == (
+        0,
+        json.dumps({"applied": ["a"], "refused": []}, indent=2) + "\n",
+        "",
+    )
+    assert file.read_text() == "inside\n"
+
+
+def test_what_a_terminal_would_obey_is_shown(kakoi: Home) -> None:
+    script = 'import os\nopen("x\\x1b]0;t\\x07\\ny", "w").write("\\x1b[2Jred\\ttab\\u202e\\r\\n")'
+    kakoi.write(kakoi.project / "make.py", script)
+    status, _, said = kakoi("run", "--yes", "--cow", "python3 make.py")
+    assert (status, said) == (0, "")
+    outputs = [kakoi(*words)[1] for words in (["changes"], ["diff"], ["diff", "--stat"])]
+    assert not set("".join(outputs)) & {"\x1b", "\x07", "\r", "\u202e"}
+    assert outputs[0] == "A x\\x1b]0;t\\x07\\x0ay\n"
+    assert "+\\x1b[2Jred\ttab\\u202e\\x0d\n" in outputs[1]
+    assert "+\x1b[2Jred\ttab" in kakoi("diff", "--raw")[1]
+
+
+@pytest.mark.parametrize("sandbox", ["host", "docker", "podman", "container-use"])
+def test_a_sandbox_without_it_is_refused_by_name(home: Home, sandbox: str) -> None:
+    status, _, said = home("run", "--cow", "--sandbox", sandbox, "true")
+    assert status == 125
+    assert f"the sandbox `{sandbox}` has no copy-on-write workspace" in said
+    assert "--sandbox bubblewrap" in said
+
+
+def test_it_can_be_a_setting_and_its_place_too(kakoi: Home) -> None:
+    place = kakoi.root / "copies"
+    kakoi.write(kakoi.config, f"sandbox:\n  copy_on_write: true\n  overlays: {place}\n")
+    assert kakoi("run", "touch a")[0] == 0
+    assert list(kakoi.project.iterdir()) == []
+    assert len(list(place.iterdir())) == 1
+    assert kakoi("apply") == (0, "1 change taken over\n", "")
