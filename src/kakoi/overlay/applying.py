@@ -100,6 +100,7 @@ class Applier:
                 return
             if pair.outside is None or not _is_still(pair.outside, now):
                 raise OSError(errno.EEXIST, "")
+            self._journal.enter(above)
             if stat.S_ISDIR(now.st_mode):
                 os.rmdir(name, dir_fd=parent)
             else:
@@ -117,6 +118,7 @@ class Applier:
             now = status_at(parent, name)
             if now is not None and (pair.outside is None or not _is_still(pair.outside, now)):
                 raise OSError(errno.EEXIST, "")
+            self._journal.enter(above)
             if stat.S_ISDIR(inside.st_mode):
                 _make_folder(parent, name, now)
             else:
@@ -130,9 +132,7 @@ class Applier:
         name: bytes,
         now: os.stat_result | None,
     ) -> None:
-        above, _ = split(pair.path)
         half = self._journal.name
-        self._journal.enter(above)
         self._make(pair, inside, parent, half)
         made = os.stat(half, dir_fd=parent, follow_symlinks=False)
         self._journal.record(pair.path, made)

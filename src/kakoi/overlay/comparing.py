@@ -126,11 +126,12 @@ def _same_file(
 
 
 def _came_from_project(stack: Stack, pair: Pair) -> bool:
-    if pair.outside is not None or not stat.S_ISREG(pair.inside.st_mode if pair.inside else 0):
+    """Was it copied from the project at this path, or moved there? Nobody can tell these apart."""
+    if pair.outside is not None or pair.oldest is None:
         return False
     above, name = split(pair.path)
     with (
-        folder(stack.layers[pair.layer], above, pry=True) as parent,
+        folder(stack.layers[pair.oldest], above, pry=True) as parent,
         file(parent, name, pry=True) as fd,
     ):
         return is_copied_up(fd)

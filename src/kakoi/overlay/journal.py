@@ -12,7 +12,8 @@ class Journal:
 
     path: Path
     name: bytes
-    _folder: bytes | None = None
+    # As a dict, they keep their order.
+    _folders: dict[bytes, None] = field(default_factory=dict)
     _known: dict[str, list[int]] = field(default_factory=dict)
     _touched: list[list[int]] = field(default_factory=list)
 
@@ -27,7 +28,7 @@ class Journal:
             except ValueError:
                 continue
             if "in" in told:
-                journal._folder = os.fsencode(told["in"])
+                journal._enter(os.fsencode(told["in"]))
             elif "path" in told:
                 journal._known[told["path"]] = told["as"]
             else:
@@ -36,13 +37,21 @@ class Journal:
 
     def last_folder(self) -> bytes | None:
         """The directory in which half a file may lie; None if nothing was ever begun."""
-        return self._folder
+        return next(reversed(self._folders), None)
+
+    def was_in(self, folder: bytes) -> bool:
+        """Has anything been done in the directory? Then it looks changed."""
+        return folder in self._folders
 
     def enter(self, folder: bytes) -> None:
-        """Say where the next file will be made."""
-        if folder != self._folder:
-            self._folder = folder
+        """Say where the next file will be made, or removed."""
+        if folder != self.last_folder():
+            self._enter(folder)
             self._write({"in": os.fsdecode(folder)})
+
+    def _enter(self, folder: bytes) -> None:
+        self._folders.pop(folder, None)
+        self._folders[folder] = None
 
     def record(self, path: bytes, made: os.stat_result) -> None:
         """Say what is about to be put at the path: later it is known as ours."""

@@ -215,7 +215,9 @@ class Overlay:
                 raise SandboxError(
                     f"cannot compare {self._project} with its overlay: {error}",
                     details={"project": self._project, "errno": error.errno},
-                    hint="is somebody changing it right now? try again",
+                    hint="chmod u+rwx, of the directories that it is in as well"
+                    if isinstance(error, PermissionError)
+                    else "is somebody changing it right now? try again",
                 ) from error
             ours = [each for each in found if split(each.pair.path)[1] != name]
             yield ours, stack, journal
@@ -267,7 +269,9 @@ class _Conflicts:
         return "" if self._journal.is_ours(pair.path, outside) else _CHANGED
 
     def _is_changed_above(self, path: bytes) -> bool:
-        above, _, _ = path.rpartition(b"/")
+        above, _ = split(path)
+        if self._journal.was_in(above):
+            return False
         try:
             status = os.stat(above or b".", dir_fd=self._stack.project, follow_symlinks=False)
         except OSError:

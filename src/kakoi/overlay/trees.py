@@ -18,16 +18,30 @@ def folder(root: int, path: bytes, *, pry: bool = False) -> Iterator[int]:
     """The directory at `path` below the descriptor `root`, walked to link by link.
 
     `pry`: open also what its owner, which is us, has shut: only for directories of our own keeping.
+    They are shut again at the end.
     """
-    fd = os.dup(root)
-    try:
-        for name in filter(None, path.split(b"/")):
-            inner = _open(name, FOLDER, fd, pry=pry)
+    with contextlib.ExitStack() as shut:
+        fd = os.dup(root)
+        try:
+            _pry(fd, shut, pry=pry)
+            for name in filter(None, path.split(b"/")):
+                inner = _open(name, FOLDER, fd, pry=pry)
+                os.close(fd)
+                fd = inner
+                _pry(fd, shut, pry=pry)
+            yield fd
+        finally:
             os.close(fd)
-            fd = inner
-        yield fd
-    finally:
-        os.close(fd)
+
+
+def _pry(fd: int, shut: contextlib.ExitStack, *, pry: bool) -> None:
+    """What can be opened need not let us at what is in it."""
+    mode = stat.S_IMODE(os.fstat(fd).st_mode) if pry and os.geteuid() != 0 else 0o700
+    if mode & 0o700 != 0o700:
+        held = os.dup(fd)
+        shut.callback(os.close, held)
+        os.fchmod(held, mode | 0o700)
+        shut.callback(os.fchmod, held, mode)
 
 
 @contextlib.contextmanager
@@ -90,7 +104,7 @@ def is_opaque(fd: int) -> bool:
 
 
 def is_copied_up(fd: int) -> bool:
-    """Was the file there before it was written to?"""
+    """Was it there, in a lower layer or the project, before it was written to?"""
     with contextlib.suppress(OSError):
         return f"{_OURS}origin" in os.listxattr(fd)
     return False

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kakoi.errors import SandboxError
-from kakoi.overlay.trees import folder, is_opaque, is_whiteout, status_at
+from kakoi.overlay.trees import folder, is_copied_up, is_opaque, is_whiteout, status_at
 
 # Nobody's project is so deep, and each directory is walked to from the top.
 _DEEPEST = 256
@@ -26,21 +26,30 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A path, what is there inside (in which layer), and what is there in the project."""
+    """A path, what is there inside (in which layer), and what is there in the project.
+
+    `oldest`: the lowest layer that has had this file; None: it cannot be one of the project's, as
+    the directory is not the project's, or another thing was there before.
+    """
 
     path: bytes
     layer: int
     inside: os.stat_result | None
     outside: os.stat_result | None
+    oldest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """A directory inside, the layers that have it, and whether the project's shows through."""
+    """A directory inside, the layers that have it, and whether the project's shows through.
+
+    `was_outside`: it was the project's when it was first written to; `is_outside`: it still is.
+    """
 
     path: bytes
     layers: Sequence[int]
     shows_through: bool
+    was_outside: bool
     is_outside: bool
 
 
@@ -48,7 +57,7 @@ def pairs(stack: Stack) -> Iterator[Pair]:
     """Everything that layers hold or hide, each directory before what is in it."""
     everything = range(len(stack.layers))
     yield Pair(b"", 0, os.fstat(stack.layers[0]), os.fstat(stack.project))
-    todo = [_Folder(b"", everything, shows_through=True, is_outside=True)]
+    todo = [_Folder(b"", everything, shows_through=True, was_outside=True, is_outside=True)]
     while todo:
         at = todo.pop()
         if at.path.count(b"/") >= _DEEPEST:
@@ -66,7 +75,7 @@ def pairs(stack: Stack) -> Iterator[Pair]:
                 if there is not None:
                     yield from _deleted(stack, path, there)
                 continue
-            yield Pair(path, layer, inside, there)
+            yield Pair(path, layer, inside, there, _oldest(at, found[name]))
             is_folder = there is not None and stat.S_ISDIR(there.st_mode)
             if stat.S_ISDIR(inside.st_mode):
                 todo.append(_below(stack, at, path, found[name], is_outside=is_folder))
@@ -110,17 +119,28 @@ def _below(
     is_outside: bool,
 ) -> _Folder:
     layers: list[int] = []
-    shows_through = at.shows_through
+    shows_through, was_outside = at.shows_through, at.was_outside
     for layer, status in found:
         if not stat.S_ISDIR(status.st_mode):
             shows_through = False
             break
         layers.append(layer)
         with folder(stack.layers[layer], path, pry=True) as fd:
+            # The lowest one counts: others were copied from it.
+            was_outside = at.was_outside and is_copied_up(fd)
             if is_opaque(fd):
                 shows_through = False
                 break
-    return _Folder(path, layers, shows_through, is_outside)
+    return _Folder(path, layers, shows_through, was_outside, is_outside)
+
+
+def _oldest(at: _Folder, found: Iterable[tuple[int, os.stat_result]]) -> int | None:
+    oldest = None
+    for layer, status in found:
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        oldest = layer
+    return oldest if at.shows_through and at.was_outside else None
 
 
 def _deleted(stack: Stack, path: bytes, status: os.stat_result) -> Iterator[Pair]:

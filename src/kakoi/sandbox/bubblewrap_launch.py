@@ -185,8 +185,7 @@ def build_launch(
         files["/etc/hosts"] = b"127.0.0.1 localhost kakoi\n::1 localhost kakoi\n"
     # Where root's directory is lent, what is made there is root's: no setuid bit must be on it.
     # A runner that has mounts to change brings it itself, behind that.
-    deny_setuid = system.uid == 0
-    filters = system_call_filters(deny_setuid=deny_setuid) if settings.programs is None else {}
+    filters = system_call_filters(deny_setuid=system.uid == 0) if settings.programs is None else {}
     calls = filters.get(platform.machine())
     argv = [
         system.bwrap,
