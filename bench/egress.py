@@ -1,10 +1,10 @@
 """What the way out costs: throughput, latency and memory of the proxy, against a direct connection.
 
-    python bench/egress.py [--tinyproxy PATH] [--save]
+    python bench/egress.py [--tinyproxy PATH] [--squid PATH] [--save]
 
 Run with `make bench`. Server, client and proxies are processes of their own on loopback; every
-figure is a ratio to the direct connection in the same run, and runs take turns. tinyproxy is
-measured beside it if it is there. `--save` adds the table to bench/results/.
+figure is a ratio to the direct connection in the same run, and runs take turns. tinyproxy and squid
+are measured beside it if they are there. `--save` adds the table to bench/results/.
 """
 
 import argparse
@@ -93,28 +93,64 @@ def process(*words: str) -> Iterator[tuple[int, int]]:
         child.wait()
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
 @contextlib.contextmanager
 def tinyproxy(program: str) -> Iterator[tuple[int, int]]:
     """Debian's tinyproxy, allowing everything on loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
         file.write(f"Port {port}\nListen 127.0.0.1\nMaxClients 200\nLogLevel Critical\n")
         file.flush()
-        child = subprocess.Popen([program, "-d", "-c", file.name], stdout=subprocess.DEVNULL)
-        try:
-            give_up = time.monotonic() + WAIT_S
-            while True:
-                with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                if time.monotonic() > give_up:
-                    raise TimeoutError("tinyproxy does not answer")
-                time.sleep(0.05)
+        with answering([program, "-d", "-c", file.name], port) as child:
             yield port, child.pid
-        finally:
-            child.kill()
-            child.wait()
+
+
+@contextlib.contextmanager
+def squid(program: str) -> Iterator[tuple[int, int]]:
+    """Debian's squid in one process, without a cache, allowing everything on loopback."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)  # noqa: S103 - started by root, it is another user
+        lines = [
+            f"http_port 127.0.0.1:{port}",
+            "http_access allow localhost",
+            "http_access deny all",
+            "cache deny all",
+            "cache_mem 8 MB",
+            "access_log none",
+            f"cache_log {folder}/cache.log",
+            f"pid_filename {folder}/squid.pid",
+            f"coredump_dir {folder}",
+            "pinger_enable off",
+            "shutdown_lifetime 0 seconds",
+        ]
+        file = Path(folder, "squid.conf")
+        file.write_text("\n".join(lines) + "\n")
+        with answering([program, "-N", "-f", str(file)], port) as child:
+            yield port, child.pid
+
+
+@contextlib.contextmanager
+def answering(argv: list[str], port: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """A program, once it answers at its port."""
+    child = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    try:
+        give_up = time.monotonic() + WAIT_S
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            if time.monotonic() > give_up or child.poll() is not None:
+                raise TimeoutError(f"{argv[0]} does not answer")
+            time.sleep(0.05)
+        yield child
+    finally:
+        child.kill()
+        child.wait()
 
 
 # --- Measuring -------------------------------------------------------------------------------
@@ -219,14 +255,17 @@ async def measure(ways: list[Way]) -> Rows:
     return rows
 
 
-def run(program: str | None) -> Rows:
+def run(others: dict[str, str | None]) -> Rows:
     with contextlib.ExitStack() as stack:
         server, _ = stack.enter_context(process("serve"))
         ours, pid = stack.enter_context(process("proxy", str(server)))
         ways = [Way("direct", server), Way("kakoi", server, ours, pid, NAME)]
-        if program:
-            theirs, their_pid = stack.enter_context(tinyproxy(program))
-            ways.append(Way("tinyproxy", server, theirs, their_pid, "127.0.0.1"))
+        for name, start in (("tinyproxy", tinyproxy), ("squid", squid)):
+            if program := others[name]:
+                theirs, their_pid = stack.enter_context(start(program))
+                ways.append(Way(name, server, theirs, their_pid, "127.0.0.1"))
+            else:
+                print(f"no {name}: it is left out", file=sys.stderr)
         return asyncio.run(measure(ways))
 
 
@@ -234,6 +273,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--tinyproxy", default=shutil.which("tinyproxy"))
+    parser.add_argument("--squid", default=shutil.which("squid"))
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     if options.words[:1] == ["serve"]:
@@ -241,11 +281,8 @@ def main() -> None:
     elif options.words[:1] == ["proxy"]:
         asyncio.run(serve_proxy(int(options.words[1])))
     else:
-        if options.tinyproxy is None:
-            print("no tinyproxy: it is left out", file=sys.stderr)
-        table = "\n".join(
-            f"{what:<50} {value:>14}   {ratio}" for what, value, ratio in run(options.tinyproxy)
-        )
+        rows = run({"tinyproxy": options.tinyproxy, "squid": options.squid})
+        table = "\n".join(f"{what:<50} {value:>14}   {ratio}" for what, value, ratio in rows)
         print(table)
         if options.save:
             save(table)

@@ -3,7 +3,6 @@
 import dataclasses
 import ipaddress
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -234,22 +233,24 @@ async def test_a_way_out_that_is_lost_is_refused_and_not_guessed(reaching: Made)
         await manager.cleanup(task.uuid)
 
 
-def ways() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("kakoi-way-*"))
+async def test_nothing_of_the_way_out_is_left_with_or_without_who_made_it(
+    reaching: Made, own_temporary: Path
+) -> None:
+    def ways() -> int:
+        return len(list(own_temporary.glob("kakoi-way-*")))
 
-
-async def test_nothing_of_the_way_out_is_left_with_or_without_who_made_it(reaching: Made) -> None:
-    before = ways()
     first, second = reaching(), reaching(pool_size=1)
     task = a_task("http://git.test:8080/open/project.git")
     await first.prepare(task)
-    assert len(ways() - before) == 1
+    assert ways() == 1
     await first.close()
-    assert len(ways() - before) == 1
+    assert ways() == 1
     await second.warm()
+    assert ways() == 2
     await second.close()
+    assert ways() == 1
     await second.cleanup(task.uuid)
-    assert ways() <= before
+    assert ways() == 0
 
 
 # --- A pool, projects, images ----------------------------------------------------------------

@@ -1,0 +1,298 @@
+"""Attacks on the proxy itself, one by one; what a sandbox can send is in its own hands."""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kakoi.egress.addresses import Address
+from kakoi.egress.proxy import Credential
+from tests.egress.world import (
+    WAIT_S,
+    Names,
+    Web,
+    certificate,
+    client_hello,
+    echo,
+    opened,
+    server,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+# --- Names -----------------------------------------------------------------------------------
+
+
+class Rebinding:
+    """A name that leads to loopback the first time, and to the cloud's metadata from then on."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def __call__(self, name: str) -> Sequence[Address]:
+        self.asked.append(name)
+        there = "127.0.0.1" if len(self.asked) == 1 else "169.254.169.254"
+        return [ipaddress.ip_address(there)]
+
+
+async def test_a_name_that_changes_is_asked_for_once_and_checked_each_time() -> None:
+    web, names = Web(), Rebinding()
+    async with server(web) as port, opened(f"example.org:{port}", names=names) as world:  # type: ignore[arg-type]  # A resolver.
+        head = f"GET http://example.org:{port}/ HTTP/1.1\r\nHost: example.org:{port}\r\n\r\n"
+        first = await world.ask(head.encode())
+        assert len(names.asked) == 1
+        second = await world.ask(head.encode())
+    assert first.startswith(b"HTTP/1.1 200")
+    assert second.startswith(b"HTTP/1.1 403")
+    assert b"169.254.169.254, which is not public" in second
+    assert len(web.received) == 1
+
+
+@pytest.mark.parametrize(
+    "authority",
+    [
+        "[::ffff:169.254.169.254]:80",
+        "[::ffff:a9fe:a9fe]:80",
+        "[::169.254.169.254]:80",
+        "[64:ff9b::a9fe:a9fe]:80",
+        "[::]:80",
+        "[::1%lo]:80",
+        "[::1%25lo]:80",
+        "0.0.0.0:80",
+        "0:80",
+        "127.1:80",
+        "localhost:80",
+        "localhost.:80",
+        "LOCALHOST:80",
+        "example.org..:80",
+        "example.org\x00.evil.test:80",
+        "example.org%00:80",
+        "example.org\t:80",
+        "example.org :80",
+        " example.org:80",
+        "example.org:80 ",
+        "example.org:080",
+        "example.org:+80",
+        "example.org:65616",
+        "example.org:-1",
+        "example.org:80:80",
+        "example.org@evil.test:80",
+        "evil.test#@example.org:80",
+        "evil.test\\@example.org:80",
+        "ｅxample.org:80",
+        "example。org:80",
+        "exаmple.org:80",
+        "127。0。0。1:80",
+        "①②⑦.0.0.1:80",
+    ],
+)
+@pytest.mark.parametrize("form", ["CONNECT {}", "GET http://{}/"])
+async def test_no_spelling_of_a_host_gets_around_the_list(form: str, authority: str) -> None:
+    names = Names(example_org="127.0.0.1", localhost="127.0.0.1", evil_test="127.0.0.1")
+    async with opened("example.org", names=names) as world:
+        host = authority.encode()
+        line = form.format(authority).encode()
+        answer = await world.ask(b"%b HTTP/1.1\r\nHost: %b\r\n\r\n" % (line, host))
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 403"))
+    assert names.asked == []
+
+
+# --- Requests --------------------------------------------------------------------------------
+
+
+async def test_http2_with_prior_knowledge_is_no_request() -> None:
+    async with opened("example.org") as world:
+        answer = await world.ask(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert world.names.asked == []
+
+
+async def test_an_upgrade_is_not_passed_on_so_nothing_but_one_request_is_said() -> None:
+    web = Web()
+    async with server(web) as port, opened(f"example.org:{port}") as world:
+        at = f"example.org:{port}"
+        for protocol in ("websocket", "h2c"):
+            await world.ask(
+                f"GET http://{at}/ HTTP/1.1\r\nHost: {at}\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+                f"Upgrade: {protocol}\r\nHTTP2-Settings: AAMAAABk\r\nSec-WebSocket-Version: 13\r\n\r\n"
+                "GET http://evil.test/ HTTP/1.1\r\nHost: evil.test\r\n\r\n".encode()
+            )
+    assert len(web.received) == 2
+    for head in web.received:
+        assert b"upgrade" not in head.lower()
+        assert b"http2-settings" not in head.lower()
+        assert b"evil.test" not in head
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked, identity",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding: \x0bchunked",
+        "Transfer-Encoding : chunked",
+        "Transfer-Encoding:\r\n chunked",
+        "Transfer_Encoding: chunked\r\nContent-Length: 5\r\nContent-Length: 5",
+        "Content-Length: 5, 5",
+        "Content-Length: +5",
+        "Content-Length: 0x5",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked",
+    ],
+)
+async def test_a_body_whose_length_has_two_readings_is_refused(more: str) -> None:
+    web = Web()
+    async with server(web) as port, opened(f"example.org:{port}") as world:
+        at = f"example.org:{port}"
+        head = f"POST http://{at}/ HTTP/1.1\r\nHost: {at}\r\n{more}\r\n\r\n0\r\n\r\n"
+        answer = await world.ask(head.encode())
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert web.received == []
+
+
+# --- TLS -------------------------------------------------------------------------------------
+
+
+async def test_a_second_hello_in_the_same_tunnel_gives_no_second_name() -> None:
+    """After the first one the rest is encrypted for its host; who speaks plainly is not heard."""
+    async with server(echo) as port, opened(f"example.org:{port}", f"other.org:{port}") as world:
+        at = f"example.org:{port}"
+        for first, second in (("other.org", "example.org"), ("evil.test", "example.org")):
+            answer = await world.ask(
+                f"CONNECT {at} HTTP/1.1\r\nHost: {at}\r\n\r\n".encode(),
+                then=client_hello(first) + client_hello(second),
+            )
+            assert answer == b"\x15\x03\x03\x00\x02\x02\x31"
+
+
+async def test_a_hello_in_many_pieces_is_read_before_any_of_it_goes_out() -> None:
+    received = bytearray()
+
+    async def listening(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.extend(await reader.read())
+        writer.close()
+
+    async with server(listening) as port, opened(f"example.org:{port}") as world:
+        at = f"example.org:{port}"
+        async with world.connection() as (reader, writer):
+            writer.write(f"CONNECT {at} HTTP/1.1\r\nHost: {at}\r\n\r\n".encode())
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+            for byte in client_hello("evil.test"):
+                writer.write(bytes([byte]))
+                await writer.drain()
+            await asyncio.wait_for(reader.read(), WAIT_S)
+    assert received == b""
+
+
+# --- Credentials -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "Connection: Authorization",
+        "Connection: close, authorization\r\nAuthorization: theirs",
+        "Proxy-Connection: Authorization",
+        "authorization: theirs\r\nAUTHORIZATION: theirs",
+        "TE: trailers\r\nTrailer: Authorization",
+    ],
+)
+async def test_no_header_takes_a_credential_away_or_adds_another(
+    tmp_path: Path, field: str
+) -> None:
+    theirs, ours = certificate(tmp_path, "api.example")
+    web = Web()
+    async with server(web, theirs) as port:
+        secret = Credential(header="Authorization", value="Bearer s3cret", port=port)
+        async with opened(
+            f"api.example:{port}",
+            names=Names(api_example="127.0.0.1"),
+            credentials={"api.example": secret},
+            tls=ours,
+        ) as world:
+            await world.ask(
+                f"GET http://api.example/ HTTP/1.1\r\nHost: api.example\r\n{field}\r\n\r\n".encode()
+            )
+    (head,) = web.received
+    assert head.lower().count(b"authorization:") == 1
+    assert b"\r\nAuthorization: Bearer s3cret\r\n" in head
+    assert b"\r\nConnection: close\r\n" in head
+
+
+async def test_a_redirect_carries_no_credential_to_another_host(tmp_path: Path) -> None:
+    """The proxy follows nothing; who asks the other host anew asks it without the header."""
+    theirs, ours = certificate(tmp_path, "api.example")
+    other = Web()
+
+    async def redirecting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 307 Moved\r\nLocation: http://other.org:%d/\r\n" % there)
+        writer.write(b"Content-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with server(other) as there, server(redirecting, theirs) as port:
+        secret = Credential(header="Authorization", value="Bearer s3cret", port=port)
+        async with opened(
+            f"api.example:{port}",
+            f"other.org:{there}",
+            names=Names(api_example="127.0.0.1", other_org="127.0.0.1"),
+            credentials={"api.example": secret},
+            tls=ours,
+        ) as world:
+            answer = await world.ask(
+                b"GET http://api.example/ HTTP/1.1\r\nHost: api.example\r\n\r\n"
+            )
+            assert answer.startswith(b"HTTP/1.1 307")
+            assert other.received == []
+            at = f"other.org:{there}"
+            await world.ask(f"GET http://{at}/ HTTP/1.1\r\nHost: {at}\r\n\r\n".encode())
+    assert b"s3cret" not in answer + b"".join(other.received)
+
+
+async def test_an_answer_cannot_be_made_to_look_like_two() -> None:
+    """What a server says after its answer reaches only the client that asked, and ends with it."""
+
+    async def chatty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxHTTP/1.1 200 OK\r\n\r\nforged")
+        writer.close()
+
+    web = Web()
+    async with (
+        server(chatty) as port,
+        server(web) as other,
+        opened(f"example.org:{port}", f"other.org:{other}") as world,
+    ):
+        at = f"example.org:{port}"
+        await world.ask(f"GET http://{at}/ HTTP/1.1\r\nHost: {at}\r\n\r\n".encode())
+        at = f"other.org:{other}"
+        answer = await world.ask(f"GET http://{at}/ HTTP/1.1\r\nHost: {at}\r\n\r\n".encode())
+    assert b"forged" not in answer
+
+
+# --- Several who accept ----------------------------------------------------------------------
+
+
+async def test_two_who_serve_one_socket_do_not_hold_each_other_up() -> None:
+    web = Web()
+    async with (
+        server(web) as port,
+        opened(f"example.org:{port}") as one,
+        opened(f"example.org:{port}") as two,
+    ):
+        shared = socket.create_server(("127.0.0.1", 0))
+        at = f"example.org:{port}"
+        head = f"GET http://{at}/ HTTP/1.1\r\nHost: {at}\r\n\r\n".encode()
+        doors = [one.proxy.serve(shared.dup()), two.proxy.serve(shared.dup())]
+        one.port = shared.getsockname()[1]
+        answers = await asyncio.gather(*(one.ask(head) for _ in range(40)))
+        # If one had been left waiting in `accept`, it would shut the socket down to get out.
+        await asyncio.wait_for(doors[0].close(), WAIT_S)
+        answers += await asyncio.gather(*(one.ask(head) for _ in range(10)))
+        shared.close()
+    assert all(each.startswith(b"HTTP/1.1 200") for each in answers)
+    assert len(answers) == 50

@@ -1,0 +1,259 @@
+"""How the way out comes into our hands: who squats on it, steals it, is killed or is far away."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kakoi.egress.variables import proxy_variables
+from kakoi.errors import SandboxError
+from kakoi.runner.commands import Command
+from kakoi.runner.outlet import PORT
+from kakoi.sandbox.docker import DockerAdapter
+from kakoi.sandbox.docker_cli import DockerSettings, Lifetime
+from kakoi.sandbox.outlet import Handover, Outlet, discard_kept
+from tests.egress.test_sandboxes import GET, IMAGE, python, reaching, sandbox
+from tests.egress.test_sandboxes import kind as kind  # A fixture.
+from tests.egress.world import Web, opened, server
+
+pytestmark = pytest.mark.anyio
+WAIT_S = 60.0
+SQUAT = f"""
+import socket
+for family, host in ((2, "127.0.0.1"), (2, "0.0.0.0"), (2, "127.0.0.2"), (10, "::1"), (10, "::")):
+    for option in (None, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        line = socket.socket(family)
+        if option: line.setsockopt(socket.SOL_SOCKET, option, 1)
+        try:
+            line.bind((host, {PORT})); line.listen(); held = held + [line] if "held" in dir() else [line]
+        except OSError: pass
+"""
+
+
+async def test_who_squats_on_the_port_beside_us_gets_nothing(kind: str) -> None:
+    web = Web()
+    async with reaching(kind, web) as (port, _world, box):
+        text = f"{SQUAT}\nimport os\nos.environ['URL'] = 'http://example.org:{port}/x'\n{GET}"
+        said = await python(box, text)
+    assert "GET /x HTTP/1.1" in said
+    assert len(web.received) == 1
+
+
+@pytest.mark.parametrize("kind", ["docker"], indirect=True)
+async def test_who_squats_on_the_port_after_the_runner_was_killed_is_ended(kind: str) -> None:
+    web = Web()
+    async with reaching(kind, web) as (port, _world, box):
+        assert isinstance(box, DockerAdapter)
+        await python(box, "pass")
+        name = str(box.container)
+        user = docker("inspect", "-f", '{{index .Config.Labels "kakoi.user"}}', name)
+        await box.close()
+        docker("exec", "--user", user, name, "sh", "-c", "kill -9 -1; true")
+        wait = "print('up', flush=True); import time; time.sleep(600)"
+        with background(name, user, f"{SQUAT}\nassert held\n{wait}"):
+            assert "GET /x" in await python(box, GET, URL=f"http://example.org:{port}/x")
+
+
+def docker(*words: str) -> str:
+    done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode in (0, 137), done.stderr
+    return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def background(name: str, user: str, text: str):  # type: ignore[no-untyped-def]  # Of one test.
+    argv = ["docker", "exec", "-i", "--user", user, name, "python3", "-c", text]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"up\n"
+            yield
+        finally:
+            child.kill()
+
+
+THIEF = """
+import array, glob, os, socket, time
+own = socket.socket(); own.bind(("127.0.0.1", 0)); own.listen()
+print("up", flush=True)
+while True:
+    for path in glob.glob("/run/kakoi/*"):
+        line = socket.socket(socket.AF_UNIX); line.settimeout(1)
+        try:
+            line.connect(path)
+            line.sendmsg([b"k"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [WHAT]))])
+        except OSError: pass
+"""
+
+
+@pytest.mark.parametrize("what", ["own.fileno()", "os.open('/etc/passwd', 0)", "os.pipe()[0]"])
+@pytest.mark.parametrize("kind", ["docker"], indirect=True)
+async def test_who_hands_over_something_in_our_place_gets_no_more_than_its_list(
+    kind: str, what: str
+) -> None:
+    """A job that is quicker than the runner, at each new entry."""
+    web = Web()
+    async with reaching(kind, web) as (port, world, box):
+        job = await (await box.channel()).start(
+            Command(command=["python3", "-c", THIEF.replace("WHAT", what)])
+        )
+        for _ in range(2):
+            await box.close()  # type: ignore[attr-defined]  # It is a container's.
+            with contextlib.suppress(SandboxError):
+                await box.channel()
+        await box.close()  # type: ignore[attr-defined]  # It is a container's.
+        for _ in range(20):
+            with contextlib.suppress(SandboxError):
+                await (await box.channel()).stop_job(job)
+                break
+        await box.close()  # type: ignore[attr-defined]  # It is a container's.
+        assert "GET /x" in await python(box, GET, URL=f"http://example.org:{port}/x")
+        assert "403" in await python(box, GET, URL=f"http://other.org:{port}/x")
+    assert {str(each.target) for each in world.decisions if each.allowed} == {f"example.org:{port}"}
+
+
+async def test_two_sandboxes_at_once_have_a_way_and_a_list_each(kind: str) -> None:
+    web = Web()
+    async with (
+        server(web) as port,
+        opened(f"example.org:{port}") as one,
+        opened(f"other.org:{port}") as two,
+        sandbox(kind, one) as first,
+        sandbox(kind, two) as second,
+    ):
+        for box, listed, other in (
+            (first, "example.org", "other.org"),
+            (second, "other.org", "example.org"),
+        ):
+            said = await asyncio.gather(
+                *(python(box, GET, URL=f"http://{name}:{port}/x") for name in (listed, other))
+            )
+            assert "GET /x" in said[0]
+            assert "403" in said[1]
+    assert {str(each.target) for each in one.decisions if each.allowed} == {f"example.org:{port}"}
+
+
+# --- Killed ----------------------------------------------------------------------------------
+
+CHILD = """
+import sys, time
+from kakoi.sandbox.outlet import Handover
+made = Handover()
+if sys.argv[1:]: made.keep(sys.argv[1])
+print(made.folder, flush=True)
+time.sleep(600)
+"""
+
+
+def killed(*words: str) -> Path:
+    """The folder of a process that was killed with no chance to take it away."""
+    with subprocess.Popen([sys.executable, "-c", CHILD, *words], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        folder = Path(child.stdout.readline().decode().strip())
+        assert folder.is_dir()
+        os.kill(child.pid, signal.SIGKILL)
+    return folder.parent
+
+
+def test_what_one_that_was_killed_has_left_is_swept_by_the_next(own_temporary: Path) -> None:
+    left, kept = killed(), killed("a note")
+    (own_temporary / "kakoi-way-theirs").mkdir(mode=0o755)
+    (own_temporary / "kakoi-way-link").symlink_to(own_temporary)
+    first = Handover()
+    second = Handover()
+    there = {each.name for each in own_temporary.iterdir()}
+    alive = {Path(each.folder).parent.name for each in (first, second)}
+    assert there == {kept.name, "kakoi-way-theirs", "kakoi-way-link", *alive}
+    assert left.name not in there
+    assert Handover.adopt(f"{kept}/way").note == "a note"
+    first.close()
+    second.close()
+    discard_kept(f"{kept}/way")
+    assert not kept.exists()
+
+
+def test_a_folder_that_is_not_ours_is_neither_adopted_nor_taken_away(own_temporary: Path) -> None:
+    for name, mode in (("kakoi-way-open", 0o755), ("other", 0o700)):
+        (own_temporary / name).mkdir(mode=mode)
+        (own_temporary / name / "way").mkdir()
+    (own_temporary / "kakoi-way-link").symlink_to(own_temporary / "other")
+    for name in ("kakoi-way-open/way", "other/way", "kakoi-way-link/way", "kakoi-way-gone/way", ""):
+        folder = str(own_temporary / name)
+        with pytest.raises(SandboxError, match="the way out of this container is lost"):
+            Handover.adopt(folder)
+        discard_kept(folder)
+    assert (own_temporary / "other" / "way").is_dir()
+    assert (own_temporary / "kakoi-way-open" / "way").is_dir()
+
+
+# --- Far away --------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def forwarded(here: bytes = b"", there: bytes = b"") -> AsyncIterator[str]:
+    """The engine behind a port; what we call `here`, it knows as `there`."""
+
+    async def pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, old: bytes, new: bytes
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 20):
+                writer.write(data.replace(old, new) if old else data)
+                await writer.drain()
+            writer.write_eof()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        engine = await asyncio.open_unix_connection("/var/run/docker.sock")
+        with contextlib.suppress(OSError):
+            await asyncio.gather(
+                pump(reader, engine[1], here, there), pump(engine[0], writer, there, here)
+            )
+        for each in (writer, engine[1]):
+            each.close()
+
+    serving = await asyncio.start_server(forward, "127.0.0.1", 0)
+    try:
+        yield f"tcp://127.0.0.1:{serving.sockets[0].getsockname()[1]}"
+    finally:
+        serving.close()
+
+
+@pytest.mark.parametrize("kind", ["docker"], indirect=True)
+@pytest.mark.usefixtures("kind")
+async def test_an_engine_behind_a_port_serves_if_it_is_on_this_machine() -> None:
+    web = Web()
+    async with server(web) as port, opened(f"example.org:{port}") as world, forwarded() as host:
+        outlet = Outlet(world.proxy.serve, proxy_variables())
+        settings = DockerSettings(image=IMAGE, network="allowlist")
+        box = DockerAdapter(
+            settings, outlet=outlet, lifetime="sandbox", engine_env={"DOCKER_HOST": host}
+        )
+        try:
+            assert "GET /x" in await python(box, GET, URL=f"http://example.org:{port}/x")
+        finally:
+            await box.cleanup()
+
+
+@pytest.mark.parametrize("lifetime", ["command", "sandbox"])
+@pytest.mark.parametrize("kind", ["docker"], indirect=True)
+@pytest.mark.usefixtures("kind")
+async def test_an_engine_that_does_not_see_our_files_is_refused_with_the_reason(
+    lifetime: Lifetime, own_temporary: Path
+) -> None:
+    async with opened("example.org") as world, forwarded(b"kakoi-way-", b"kakoi-yaw-") as host:
+        outlet = Outlet(world.proxy.serve, proxy_variables())
+        settings = DockerSettings(image=IMAGE, network="allowlist")
+        box = DockerAdapter(
+            settings, outlet=outlet, lifetime=lifetime, engine_env={"DOCKER_HOST": host}
+        )
+        with pytest.raises(SandboxError, match="the engine does not see its files") as caught:
+            await box.run(Command(command="true"))
+        assert "DOCKER_HOST" in caught.value.hint
+        await box.cleanup()
+    assert os.listdir(own_temporary) == []
