@@ -20,7 +20,7 @@ from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER
 
 WAIT_S = 120
 LIBRARY = Path(kakoi.__file__).parent
-Kind = Literal["bubblewrap", "python", "busybox", "own disk"]
+Kind = Literal["bubblewrap", "confined", "python", "busybox", "own disk"]
 
 DRIVER = """
 import asyncio, dataclasses, json, sys
@@ -30,6 +30,7 @@ from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings
+from kakoi.sandbox.host import HostAdapter
 
 kind, workspace, limits, commands = json.loads(sys.argv[1])
 limits = Limits(**{**limits, "asked": None if limits["asked"] is None else frozenset(limits["asked"])})
@@ -37,6 +38,8 @@ limits = Limits(**{**limits, "asked": None if limits["asked"] is None else froze
 def make():
     if kind == "bubblewrap":
         return BubblewrapAdapter(workspace, limits=limits)
+    if kind == "confined":
+        return HostAdapter(workspace, confine=True, limits=limits)
     if kind == "own disk":
         settings = DockerSettings(image="kakoi-test:base", limits=limits)
     else:

@@ -44,6 +44,23 @@ def library() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture(params=[who for who in WHO if KINDS[who] == "bubblewrap"])
+def confined(request: pytest.FixtureRequest, library: Path) -> Iterator[Place]:
+    """The host, confined."""
+    folder = Path(tempfile.mkdtemp(prefix="kakoi-test-"))
+    folder.chmod(0o755)
+    if IS_ROOT:
+        os.chown(folder, USER, GROUP)
+    try:
+        if request.param == "a user with groups":
+            with groups_of_a_user() as before:
+                yield Place("confined", folder, library, before)
+        else:
+            yield Place("confined", folder, library, AS_USER if request.param == "a user" else ())
+    finally:
+        shutil.rmtree(folder)
+
+
 @pytest.fixture(params=WHO)
 def place(request: pytest.FixtureRequest, library: Path) -> Iterator[Place]:
     kind = KINDS[request.param]
@@ -68,7 +85,7 @@ def place(request: pytest.FixtureRequest, library: Path) -> Iterator[Place]:
 
 def has_group(place: Place) -> bool:
     """Does something keep memory and processor time for all processes together?"""
-    return place.kind != "bubblewrap" or place.before != AS_USER
+    return place.kind not in ("bubblewrap", "confined") or place.before != AS_USER
 
 
 def full_place(place: Place) -> str:
@@ -182,3 +199,40 @@ def test_what_is_on_by_default_never_keeps_a_command_from_running(place: Place) 
     assert told.results[0].stdout == "alive\n"
     assert {*told.kept, *told.not_kept} == set(LIMITS)
     assert set(told.not_kept) <= {"cpus"}
+
+
+# --- The confined host -----------------------------------------------------------------------
+
+
+def test_the_confined_host_keeps_what_a_group_keeps_and_says_what_is_not_kept(
+    confined: Place,
+) -> None:
+    crowd = "i=0; while [ $i -lt 80 ]; do sleep 60 & i=$((i+1)); echo $i; done"
+    commands = ["exec tail /dev/zero", "ulimit -n", "exec head -c 8000000 /dev/zero > large", ALIVE]
+    if has_group(confined):  # Without one, nothing but the rights of its user bounds a crowd.
+        commands.append(crowd)
+    told = confined.attack(*((each, 20.0) for each in commands), limits=LIMITS)
+    hog, descriptors, large, alive, *crowded = told.results
+    assert descriptors.stdout == "256\n"
+    assert (large.reason, large.exit_code) == ("signalled", 128 + 25)
+    assert alive.stdout == "alive\n"
+    assert told.not_kept["disk_bytes"] == "all that it writes is on file systems of this machine"
+    if has_group(confined):
+        assert (hog.reason, hog.exit_code) == ("out_of_memory", 137)
+        assert len(crowded[0].stdout.split()) < 60
+        assert {"memory_bytes", "cpus", "processes"} <= set(told.kept)
+    else:
+        assert (hog.reason, hog.exit_code) == ("exited", 1)
+        assert set(told.not_kept) == {"disk_bytes", "cpus", "processes"}
+
+
+def test_a_limit_of_the_confined_host_that_was_asked_for_is_kept_or_refused(
+    confined: Place,
+) -> None:
+    told = confined.attack(ALIVE, limits={"disk_bytes": 16 * MIB, "asked": ["disk_bytes"]})
+    assert (told.results, told.code) == ([], "LIMIT_NOT_KEPT")
+    told = confined.attack(ALIVE, limits={"processes": 40, "asked": ["processes"]})
+    if has_group(confined):
+        assert told.results[0].stdout == "alive\n"
+    else:
+        assert told.code == "LIMIT_NOT_KEPT"

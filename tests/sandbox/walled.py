@@ -14,6 +14,7 @@ import pytest
 from kakoi.runner.channel import RunnerChannel, open_channel
 from kakoi.runner.commands import Channel, Command
 from kakoi.runner.delivery import RunnerSettings, python_argv
+from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 from kakoi.sandbox.bubblewrap_launch import Settings, build_launch, look_at_system, walls_of
 from kakoi.sandbox.confined import Confinement, make_scratch, remove_scratch
@@ -153,7 +154,7 @@ async def _host_as_user(
         )
         launch = place.launch(ENV, as_root=False)
         launch = replace(launch, argv=[*AS_USER, *launch.argv])
-        channel = await open_channel(launch, place.settings(as_root=False))
+        channel = await open_channel(launch, place.settings(Limits(), as_root=False))
         try:
             yield channel
         finally:

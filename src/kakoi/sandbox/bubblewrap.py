@@ -41,7 +41,14 @@ from kakoi.sandbox.bubblewrap_launch import (
     walls_of,
 )
 from kakoi.sandbox.landlock import as_unavailable
-from kakoi.sandbox.limits import Group, holding_of, make_group, rlimits_for, scratch_sizes
+from kakoi.sandbox.limits import (
+    BY_BUBBLEWRAP,
+    Group,
+    holding_of,
+    make_group,
+    rlimits_for,
+    scratch_sizes,
+)
 from kakoi.sandbox.outlet import Handover, Outlet, Served, checked_outlet
 from kakoi.sandbox.workspace import look_at, look_at_workspace, ours_within
 
@@ -206,7 +213,7 @@ class BubblewrapAdapter:
         wanted = await self._settings_with_overlay()
         self._group = await asyncio.to_thread(make_group, self._limits)
         kept = self._group.kept if self._group else frozenset()
-        self._holding = holding_of(self._limits, kept, cpus=os.cpu_count() or 1)
+        self._holding = holding_of(self._limits, kept, BY_BUBBLEWRAP, cpus=os.cpu_count() or 1)
         try:
             self._holding.refuse_unkept(self._limits, sandbox="bubblewrap")
         except LimitError:

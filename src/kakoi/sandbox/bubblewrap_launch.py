@@ -39,7 +39,8 @@ LAYERS = "layers"
 _SPEC, _ARGS, _FILTER = f"{_HANDED}spec", f"{_HANDED}args", f"{_HANDED}filter"
 
 # What cannot be entered keeps nothing: better no sandbox than one without its limits.
-_ENTER = (
+# For `sh`: enter control groups, up to a `--`, and become what follows.
+ENTER = (
     'while [ "$1" != -- ]; do echo 0 >"$1" || '
     '{ echo "staging: cannot enter the control group $1" >&2; exit 71; }; shift; done; shift; '
     'exec "$@"'
@@ -206,7 +207,7 @@ def build_launch(
         argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *argv]
         handed[_SPEC] = _spec(uid, gid, _staged(settings, named), groups)
     elif groups:
-        argv = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--", *argv]
+        argv = ["/bin/sh", "-c", ENTER, "sh", *groups, "--", *argv]
     return Launch(
         argv=argv,
         env={"PATH": PATH, "LANG": "C.UTF-8"},

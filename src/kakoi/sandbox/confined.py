@@ -17,8 +17,16 @@ from typing import Literal
 
 from kakoi.process.stream import Launch
 from kakoi.runner.delivery import RunnerSettings, python_argv
-from kakoi.sandbox.bubblewrap_launch import STAGING, UNPRIVILEGED, find_python, harmless_etc
+from kakoi.sandbox.adapter import Limits
+from kakoi.sandbox.bubblewrap_launch import (
+    ENTER,
+    STAGING,
+    UNPRIVILEGED,
+    find_python,
+    harmless_etc,
+)
 from kakoi.sandbox.landlock import ALL_FILES, CHANGE, READ, RUN, SCOPES, USE, Rules, Walls
+from kakoi.sandbox.limits import Group, rlimits_for
 from kakoi.sandbox.seccomp import system_call_filters
 from kakoi.sandbox.workspace import Seen, look_at
 
@@ -39,22 +47,28 @@ class Confinement:
     """A confined place on this machine: what commands may change, and what they reach.
 
     `scratch`: a directory of ours, with `tmp` and `home` for commands in it.
+    `group`: the control group of all of it.
     """
 
     workspace: Seen
     scratch: Path
     network: Literal["none", "host"] = "none"
     programs: tuple[str, ...] | None = None
+    group: Group | None = None
 
     @property
     def writable(self) -> list[str]:
         """Where commands may write."""
         return [self.workspace.path, str(self.scratch / "tmp"), str(self.scratch / "home")]
 
-    def settings(self, *, as_root: bool) -> RunnerSettings:
-        """What the runner is told."""
+    def settings(self, limits: Limits, *, as_root: bool) -> RunnerSettings:
+        """What the runner is told. The number of processes is for the group alone: as an rlimit it
+        would count all those of the user."""
         return RunnerSettings(
-            cwd=self.workspace.path, walls=self.walls(as_root=as_root).handed_over()
+            cwd=self.workspace.path,
+            walls=self.walls(as_root=as_root).handed_over(),
+            oom_counter=self.group.oom_counter if self.group else "",
+            rlimits=rlimits_for(limits, self.group.kept if self.group else ()),
         )
 
     def walls(self, *, as_root: bool) -> Walls:
@@ -82,6 +96,8 @@ class Confinement:
         for path in (*_SYSTEM, os.path.realpath(sys.base_prefix)):
             yield path, RUN
         seen = [*harmless_etc(), *_TO_SEE, *(_OF_THE_NETWORK if self.network == "host" else ())]
+        if self.group and self.group.oom_counter:
+            seen.append(self.group.oom_counter)
         for path in seen:
             yield path, READ
         for path in _DEVICES:
@@ -96,7 +112,8 @@ class Confinement:
         given = {**env, **own, "GIT_CONFIG_NOSYSTEM": "1"}
         python, _home = find_python()
         if not as_root:
-            return Launch(argv=python_argv(python), env=given, kept=True)
+            enter = ["/bin/sh", "-c", ENTER, "sh", *self._groups, "--"] if self._groups else []
+            return Launch(argv=[*enter, *python_argv(python)], env=given, kept=True)
         given |= {"USER": "agent", "LOGNAME": "agent"}
         argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *python_argv(python)]
         return Launch(argv=argv, env=given, files={_SPEC: os.fsencode(self._spec())}, kept=True)
@@ -109,7 +126,11 @@ class Confinement:
             seen = look_at(path, what="a directory for commands")
             known = f"{seen.device} {seen.inode} {seen.uid} {seen.gid}"
             fields += [path, known, path, "write" if self.programs is None else "data"]
-        return "\0".join(fields)
+        return "\0".join([*fields, *(["\n".join(self._groups)] if self._groups else [])])
+
+    @property
+    def _groups(self) -> list[str]:
+        return self.group.entries if self.group else []
 
 
 def make_scratch() -> Path:

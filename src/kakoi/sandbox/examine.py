@@ -154,7 +154,7 @@ async def _examine_confined_host() -> list[Check]:
         return None
 
     def make(folder: str) -> SandboxAdapter:
-        return HostAdapter(folder, confine=True)
+        return HostAdapter(folder, confine=True, limits=_LIMITS)
 
     return await _examine(CONFINED_HOST, problem, make)
 

@@ -24,12 +24,14 @@ from kakoi.sandbox.adapter import (
     Availability,
     ExecuteOptions,
     Holding,
+    Limits,
     Network,
     as_command,
     exit_code_or_raise,
 )
 from kakoi.sandbox.confined import Confinement, make_scratch, remove_scratch
 from kakoi.sandbox.landlock import as_unavailable
+from kakoi.sandbox.limits import BY_RLIMITS, Group, holding_of, make_group
 from kakoi.sandbox.settings import CONFINED_HOST
 from kakoi.sandbox.workspace import look_at, look_at_workspace
 
@@ -45,6 +47,8 @@ class HostAdapter:
         (TMPDIR, HOME), and reach no other process; root's are an unprivileged user's. With
         `network="host"` they have the network, else none, and no loopback either. `programs`: the
         only ones they may execute, by name. A kernel that does not keep all of it is refused.
+        `limits` hold as far as there is a control group, or a limit of each process; `holding`
+        says which do.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class HostAdapter:
         confine: bool = False,
         network: Network | None = None,
         programs: Collection[str] | None = None,
+        limits: Limits | None = None,
         executor: ProcessExecutor | None = None,
     ) -> None:
         check_type("confine", confine, bool)
@@ -79,6 +84,9 @@ class HostAdapter:
         self._network: Literal["none", "host"] = "host" if network == "host" else "none"
         self._programs = None if programs is None else tuple(sorted(programs))
         self._scratch: Path | None = None
+        self._limits = limits or Limits()
+        self._group: Group | None = None
+        self._holding = Holding(not_kept=dict.fromkeys(LEAST, "the host confines nothing"))
         # The one place that knows what a command may be given.
         Command(command="true", timeout_s=timeout_s)
         given = default_environment() if env is None else env
@@ -128,12 +136,13 @@ class HostAdapter:
 
     @property
     def holding(self) -> Holding:
-        """Nothing is limited but time."""
-        return Holding(not_kept=dict.fromkeys(LEAST, "the host confines nothing"))
+        """Which of the limits hold, once it is there; unconfined, nothing is limited but time."""
+        return self._holding
 
     async def cleanup(self) -> None:
         """End every command and the runner."""
         await self._connection.close()
+        await self._leave_group()
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
             await asyncio.to_thread(remove_scratch, scratch)
@@ -146,16 +155,27 @@ class HostAdapter:
         )
         return await open_channel(launch, RunnerSettings(), self._executor.stream)
 
+    async def _leave_group(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            await asyncio.to_thread(group.remove)
+
     async def _open_confined(self) -> Channel:
         self._scratch = self._scratch or make_scratch()
+        await self._leave_group()
+        self._group = await asyncio.to_thread(make_group, self._limits)
+        kept = self._group.kept if self._group else frozenset()
+        self._holding = holding_of(self._limits, kept, BY_RLIMITS, cpus=os.cpu_count() or 1)
+        self._holding.refuse_unkept(self._limits, sandbox=self.name)
         place = Confinement(
             workspace=look_at_workspace(self._workspace),
             scratch=self._scratch,
             network=self._network,
             programs=self._programs,
+            group=self._group,
         )
         as_root = os.geteuid() == 0
-        settings = place.settings(as_root=as_root)
+        settings = place.settings(self._limits, as_root=as_root)
         launch = place.launch(self._env, as_root=as_root)
         try:
             return await open_channel(launch, settings, self._executor.stream)

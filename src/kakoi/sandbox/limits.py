@@ -1,4 +1,4 @@
-"""Limits that the kernel keeps for a sandbox of bubblewrap, and which of them it does keep.
+"""Limits that the kernel keeps for a sandbox of ours, and which of them it does keep.
 
 For all of it together a control group, of version 1 or 2, as far as we may write to them: root
 may, others where a part of the tree was given to them. A group is a directory. Its name says who
@@ -87,6 +87,7 @@ _LIMIT: Final = {"memory": "memory_bytes", "pids": "processes", "cpu": "cpus"}
 # How what may be written is shared out among the private directories.
 _SHARES: Final = {"/tmp": 6, HOME: 6, "/var/tmp": 2, "/dev/shm": 1, "/run": 1}  # noqa: S108
 _NO_GROUP: Final = "no control group can be made here"
+_NO_DISK: Final = "all that it writes is on file systems of this machine"
 
 
 def scratch_sizes(limits: Limits) -> dict[str, int]:
@@ -109,24 +110,37 @@ def rlimits_for(limits: Limits, kept: Collection[str]) -> dict[str, int]:
     return found
 
 
-def holding_of(limits: Limits, kept: Collection[str], *, cpus: int) -> Holding:
-    """What holds in a sandbox of bubblewrap. `kept`: by its group; `cpus`: the machine's."""
+# What keeps a limit without a group, where there are no namespaces either.
+BY_RLIMITS: Final[Mapping[str, str]] = {
+    "memory_bytes": "rlimit: the private memory of each process, not of all together",
+    "open_files": "rlimit: of each process",
+    "file_bytes": "rlimit: of each file, the workspace included",
+}
+BY_BUBBLEWRAP: Final[Mapping[str, str]] = {
+    **BY_RLIMITS,
+    "processes": "rlimit: in the user namespace of the sandbox",
+    "disk_bytes": f"sized tmpfs: {' '.join(_SHARES)}; not the workspace, which is a directory "
+    "of this machine",
+}
+
+
+def holding_of(
+    limits: Limits, kept: Collection[str], by: Mapping[str, str], *, cpus: int
+) -> Holding:
+    """What holds in a sandbox. `kept`: by its group; `by`: by what else; `cpus`: the machine's."""
     group = dict.fromkeys(kept, "control group")
-    alone = {
-        "memory_bytes": "rlimit: the private memory of each process, not of all together",
-        "processes": "rlimit: in the user namespace of the sandbox",
-        "open_files": "rlimit: of each process",
-        "file_bytes": "rlimit: of each file, the workspace included",
-        "disk_bytes": f"sized tmpfs: {' '.join(_SHARES)}; not the workspace, which is a directory "
-        "of this machine",
-    }
+    alone = dict(by)
     if limits.cpus is not None and limits.cpus >= cpus:
         alone["cpus"] = "the machine has no more"
     wanted = [name for name in LEAST if getattr(limits, name) is not None]
-    by = {**alone, **group}
+    keepers = {**alone, **group}
     return Holding(
-        {name: by[name] for name in wanted if name in by},
-        {name: _NO_GROUP for name in wanted if name not in by},
+        {name: keepers[name] for name in wanted if name in keepers},
+        {
+            name: _NO_DISK if name == "disk_bytes" else _NO_GROUP
+            for name in wanted
+            if name not in keepers
+        },
     )
 
 

@@ -218,6 +218,7 @@ class SandboxFactory:
             confine=config.host.confine,
             network=config.network if config.host.confine else None,
             programs=self._listed(config),
+            limits=config.docker.limits,
             executor=self._executor,
         )
 
