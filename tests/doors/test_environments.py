@@ -105,6 +105,10 @@ async def test_an_environment_is_listed_entered_and_summed_up(
             )
             told = json.loads(call(tasks, "exec", "--json", task[:20], "pwd"))
             assert (told["stdout"], told["sandbox"]) == ("/workspace/project\n", "docker")
+            assert told["limits"]["kept"]["memory_bytes"] == "a control group"
+            _, _, said = tasks("exec", "-v", "--timeout", "60", task, "pwd")
+            limits = "time 60 s, memory 4096 MiB, processors 2, processes 512 (a control group)"
+            assert f"it runs; limits: {limits}" in said
             (row,) = json.loads(call(tasks, "ps", "--json"))
             assert (row["task"], row["state"], row["last_command"]) == (task, "running", "pwd")
             assert row["memory_bytes"] > 0

@@ -24,6 +24,8 @@ WITHOUT_JSON = {
     "config schema": "a schema is JSON",
     "completion": "it prints a program for a shell",
     "cp": "it prints nothing",
+    "cache clear": "it prints nothing",
+    "agent replay": "a transcript is JSON already, one line after the other",
 }
 
 
@@ -130,7 +132,17 @@ def test_verbose_tells_the_way_on_standard_error_only(any_door: Door) -> None:
         "everything was closed",
     ):
         assert words in told
-    assert ("not kept by `host`: memory" in told) == (sandbox == "host")
+    assert ("; not kept: memory 4096 MiB, " in told) == (sandbox == "host")
+    assert (", disk 10240 MiB (the host confines nothing)" in told) == (sandbox == "host")
+    assert ("file size 10240 MiB (rlimit: of each file" in told) == (sandbox != "host")
+
+
+def test_verbose_tells_what_an_engine_keeps_each_limit_by(docker_door: Door) -> None:
+    status, out, err = docker_door("run", "-v", "echo hi")
+    assert (status, out) == (0, "hi\n")
+    groups = "memory 4096 MiB, processors 2, processes 512 (docker: a control group)"
+    assert groups in err
+    assert "open files 8192 (rlimit: of each process)" in err
 
 
 def test_verbose_tells_why_another_sandbox_was_not_taken(door: Door) -> None:

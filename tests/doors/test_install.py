@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kakoi.audit import read
 from tests.doors.calling import Home
 
 PIP = '#!/bin/sh\nprintf "%s\\n" "$@" >asked\nif [ -e broken ]; then echo "no such thing" >&2; exit 1; fi\n'
@@ -37,6 +38,10 @@ def test_a_listed_package_is_installed_and_another_refused(kakoi: Home) -> None:
         ("requests[socks]>=2,<3", "success"),
         ("evil", "rejected"),
     ]
+    *_, record = read(kakoi.root / "audit.jsonl")
+    assert (record.event, record.verdict) == ("refused", "deny")
+    assert record.rules == ("unlisted-packages",)
+    assert record.cwd == str(kakoi.project)
 
 
 @pytest.mark.requirement("E-020")

@@ -183,6 +183,42 @@ def test_a_killed_server_leaves_nothing_and_the_next_one_works(
         assert "again" in json.dumps(reader.answer(1))
 
 
+@pytest.mark.parametrize("started", [1, 2])
+def test_a_server_killed_while_its_sandbox_starts_leaves_nothing(
+    confined_mcp_door: McpDoor, started: int
+) -> None:
+    """Killed when so many processes are there; each names the workspace, or is in its group."""
+    door = confined_mcp_door
+
+    def below() -> list[str]:
+        ours = f"/kakoi-{process.pid}-"
+        found = [
+            path.parent.name
+            for path in Path("/proc").glob("[0-9]*/cgroup")
+            if ours in _text(path) or str(door.workspace) in _text(path.with_name("cmdline"))
+        ]
+        return [name for name in found if name != str(process.pid) and is_running(name)]
+
+    with door.process() as process:
+        shake_hands(process)
+        send(process, call(1, "sleep 600", background=True))
+        until(lambda: len(below()) >= started, "it starts")
+        process.kill()
+        until(lambda: below() == [], "all of it has ended")
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_bytes().decode("utf-8", "replace")
+    return ""
+
+
+def is_running(process: str) -> bool:
+    """Is it more than an entry that nobody has collected yet?"""
+    state = _text(Path("/proc", process, "stat")).rpartition(")")[2].split()
+    return bool(state) and state[0] not in ("Z", "X")
+
+
 def test_nothing_but_the_protocol_is_on_standard_output(mcp_door: McpDoor) -> None:
     with mcp_door.process() as process:
         reader = shake_hands(process)

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,19 +32,27 @@ def command() -> None:
 
 @command.command(epilog="Exit status: 0, 1 something could not be downloaded, 2 wrong usage.")
 @click.argument("project", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
 @config_option
-def fill(*, project: Path, config_file: Path | None) -> None:
+def fill(*, project: Path, as_json: bool, config_file: Path | None) -> None:
     """Download what PROJECT, a git repository here, depends on, and keep that for all tasks.
 
     You trust its files by that: what they name is what other tasks get, if they ask for the same.
     """
-    sys.exit(0 if asyncio.run(_fill(settings_from(config_file), project.resolve())) else 1)
+    kept, is_whole = asyncio.run(_fill(settings_from(config_file), project.resolve()))
+    if as_json:
+        click.echo(json.dumps(kept, indent=2))
+    for each in [] if as_json else kept:
+        click.echo(f"{each['manager']}: {size_in_words(each['bytes'])} for {each['file']}")
+    sys.exit(0 if is_whole else 1)
 
 
-async def _fill(settings: Settings, project: Path) -> bool:
+async def _fill(settings: Settings, project: Path) -> tuple[list[dict[str, Any]], bool]:
+    """What is kept for each file of the project, and whether that is all."""
     manager = environment_manager(settings)
     manager.options = dataclasses.replace(manager.options, install_dependencies=False)
     cache, is_whole = package_cache(settings), True
+    kept: list[dict[str, Any]] = []
     task = Task(uuid=f"cache-{new_id()}", repository=f"file://{project}")
     async with manager.open(task), manager.attached(task.uuid) as environment:
         channel = await environment.adapter.channel()
@@ -51,15 +60,15 @@ async def _fill(settings: Settings, project: Path) -> bool:
         for step in steps_for(files):
             try:
                 size = await cache.fill(channel, step)
-                click.echo(f"{manager_of(step)}: {size_in_words(size)} for {step.file}")
+                kept.append({"manager": manager_of(step), "bytes": size, "file": step.file})
             except SandboxError as error:
                 say(f"{step.file}: {error}", hint=error.hint)
                 is_whole = False
     await manager.close()
-    return is_whole
+    return kept, is_whole
 
 
-@command.command("list")
+@command.command("list", epilog="Exit status: 0, 2 wrong usage.")
 @json_option
 @config_option
 def list_(*, as_json: bool, config_file: Path | None) -> None:
@@ -72,7 +81,7 @@ def list_(*, as_json: bool, config_file: Path | None) -> None:
         click.echo(f"{name:<6} {size_in_words(size):>9}")
 
 
-@command.command()
+@command.command(epilog="Exit status: 0, 2 wrong usage.")
 @config_option
 def clear(*, config_file: Path | None) -> None:
     """Forget all of it."""

@@ -18,6 +18,8 @@ from kakoi.cli.terminal import terminal_size
 from kakoi.config.environments import environment_manager, environment_options
 from kakoi.config.loading import load_settings
 from kakoi.runner.commands import Command
+from kakoi.sandbox.adapter import Holding
+from kakoi.sandbox.docker_checks import holding_in
 from kakoi.tasks.reaching import SETTING
 
 
@@ -34,13 +36,17 @@ class _InTask(Session):
         stdin = Input() if self.stdin else None
         (command,) = commands
         async with environment.gate.open(command) as running:
+            limits, holding = manager.options.limits, Holding()
+            if self.verbose or self.as_json:
+                holding = await holding_in(await environment.adapter.channel(), limits)
+            self._tell_limits(holding, limits, command)
             result = await pass_through(
                 running,
                 stdin=stdin,
                 terminal=command.terminal is not None,
                 shown=not self.as_json,
             )
-        self._tell_result(result, command, environment.adapter)
+        self._tell_result(result, command, environment.adapter.name, holding)
         return result.exit_code
 
 

@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from kakoi.cli.opening import Place, place_from, place_options, setting_option, 
 from kakoi.cli.telling import say, show_warnings
 from kakoi.config.opening import open_gate
 from kakoi.config.packages import installer_from, installer_policy, list_folder
-from kakoi.config.recording import default_audit_file
+from kakoi.config.recording import default_audit_file, record_verdict
 from kakoi.errors import ConfigurationError
 from kakoi.packages.allowlist import ECOSYSTEMS, AllowlistConfig, InstallRequest
 from kakoi.packages.install import (
@@ -26,6 +27,7 @@ from kakoi.packages.install import (
 )
 from kakoi.packages.logs import as_line, plain
 from kakoi.packages.places import AsRoot, InSandbox
+from kakoi.policy.decide import Decision
 from kakoi.process import ProcessExecutor
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.select import engine_environment
@@ -95,12 +97,20 @@ async def _install_all(
     worst = 0
     async with opened as where:
         audit = place.audit_file or default_audit_file(os.environ)
-        installer = installer_from(settings, lists, where, audit_file=audit)
+        installer = installer_from(
+            settings, lists, where, audit_file=audit, tell_rejected=partial(_record, place)
+        )
         for request in requests:
             done = await installer.install(request)
             _tell(done, folder, as_json=as_json)
             worst = max(worst, done.exit_code)
     return worst
+
+
+async def _record(place: Place, refusal: Decision) -> None:
+    await asyncio.to_thread(
+        record_verdict, refusal, place.audit_file, cwd=place.directory, session=""
+    )
 
 
 @contextlib.asynccontextmanager

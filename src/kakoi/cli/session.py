@@ -38,7 +38,7 @@ from kakoi.policy.decide import Decision
 from kakoi.policy.rules import Policy
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import SandboxAdapter
+from kakoi.sandbox.adapter import Holding, Limits, SandboxAdapter
 
 _log = logging.getLogger(__name__)
 FAILED: Final = 125
@@ -160,7 +160,7 @@ class Session:
                 raise await _explained(error, gate.sandbox) from error
             if result.reason is not Reason.NEVER_STARTED or result.exit_code != NOT_FOUND:
                 break
-        self._tell_result(result, command, gate.sandbox)
+        self._tell_result(result, command, *_where(gate.sandbox))
         return result.exit_code
 
     async def _run_one(self, gate: Gate, command: Command, stdin: Input | None) -> ExecutionResult:
@@ -173,7 +173,8 @@ class Session:
                     screen.end()
             return result
         async with gate.open(command) as running:
-            _log.info("%s", limits_in_words(gate.sandbox, self.place.config.docker.limits, command))
+            _, holding = _where(gate.sandbox)
+            self._tell_limits(holding, self.place.config.docker.limits, command)
             return await pass_through(
                 running,
                 stdin=stdin,
@@ -183,12 +184,15 @@ class Session:
 
     # --- Telling -----------------------------------------------------------------------------
 
+    def _tell_limits(self, holding: Holding, limits: Limits, command: Command) -> None:
+        _log.info("%s", limits_in_words(holding, limits, command))
+
     def _tell_result(
-        self, result: ExecutionResult, command: Command, sandbox: SandboxAdapter | None
+        self, result: ExecutionResult, command: Command, sandbox: str, holding: Holding
     ) -> None:
         _log.info("%s", use_in_words(result))
         if self.as_json:
-            _print_json(result_as_dict(result, sandbox))
+            _print_json(result_as_dict(result, sandbox, holding))
         elif not self.quiet:
             say_blocked(result, remedy=self.remedy)
             if words := ending_in_words(result, command):
@@ -239,6 +243,10 @@ async def _explained(error: SandboxError, sandbox: SandboxAdapter | None) -> San
         return error
     hint = found.fix or "`kakoi doctor` tells more"
     return SandboxError(f"the sandbox `{sandbox.name}` cannot be used: {found.reason}", hint=hint)
+
+
+def _where(sandbox: SandboxAdapter | None) -> tuple[str, Holding]:
+    return ("", Holding()) if sandbox is None else (sandbox.name, sandbox.holding)
 
 
 def _print_json(told: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import signal
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kakoi.cli.asking import has_color, put
@@ -13,7 +14,7 @@ from kakoi.policy.decide import Decision
 from kakoi.printable import shown
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import MIB, Command
-from kakoi.sandbox.adapter import Limits, SandboxAdapter
+from kakoi.sandbox.adapter import Holding, Limits
 
 _SIGNALS: Final = {
     signal.SIGINT: "interrupted",
@@ -112,8 +113,8 @@ def ending_in_words(result: ExecutionResult, command: Command) -> str:
             return f"the sandbox failed: {result.error}"
 
 
-def limits_in_words(sandbox: SandboxAdapter | None, limits: Limits, command: Command) -> str:
-    """The limits of a command that runs, those of its sandbox that nobody keeps included."""
+def limits_in_words(holding: Holding, limits: Limits, command: Command) -> str:
+    """The limits of a command that runs: by what each is kept, or why it is not."""
     times = [
         f"{what} {seconds:g} s"
         for what, seconds in (("time", command.timeout_s), ("silence", command.idle_timeout_s))
@@ -127,12 +128,19 @@ def limits_in_words(sandbox: SandboxAdapter | None, limits: Limits, command: Com
         "file_bytes": limits.file_bytes and f"file size {limits.file_bytes / MIB:.0f} MiB",
         "disk_bytes": limits.disk_bytes and f"disk {limits.disk_bytes / MIB:.0f} MiB",
     }
-    name = "" if sandbox is None else sandbox.name
-    kept = {} if sandbox is None else sandbox.holding.kept
-    held = [words for key, words in wanted.items() if words and key in kept]
-    loose = [words for key, words in wanted.items() if words and key not in kept]
-    not_kept = f"; not kept by `{name}`: {', '.join(loose)}" if loose else ""
+    told = {name: words for name, words in wanted.items() if words}
+    held, loose = _by_reason(told, holding.kept), _by_reason(told, holding.not_kept)
+    not_kept = f"; not kept: {', '.join(loose)}" if loose else ""
     return f"it runs; limits: {', '.join([*times, *held]) or 'none'}{not_kept}"
+
+
+def _by_reason(told: Mapping[str, str], reasons: Mapping[str, str]) -> list[str]:
+    """The limits that have a reason, those of one reason together, each reason once."""
+    found: dict[str, list[str]] = {}
+    for name, words in told.items():
+        if name in reasons:
+            found.setdefault(reasons[name], []).append(words)
+    return [f"{', '.join(words)} ({reason})" for reason, words in found.items()]
 
 
 def use_in_words(result: ExecutionResult) -> str:
@@ -160,13 +168,11 @@ def _signal(number: int | None) -> str:
 # --- For programs ----------------------------------------------------------------------------
 
 
-def result_as_dict(result: ExecutionResult, sandbox: SandboxAdapter | None) -> dict[str, Any]:
+def result_as_dict(result: ExecutionResult, sandbox: str, holding: Holding) -> dict[str, Any]:
     """What came of a command, where, and which limits held there."""
     told = dataclasses.asdict(result) | {"truncated": result.truncated}
     del told["exports"]  # Nobody has asked for them.
-    if sandbox is None:
-        return told | {"sandbox": "", "limits": {"kept": {}, "not_kept": {}}}
-    return told | {"sandbox": sandbox.name, "limits": dataclasses.asdict(sandbox.holding)}
+    return told | {"sandbox": sandbox, "limits": dataclasses.asdict(holding)}
 
 
 def failure_as_dict(

@@ -1,6 +1,6 @@
 """Settings → what installs packages: where the lists are, what is logged, which policy holds."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +10,7 @@ from kakoi.config.settings import PackagesSection, PolicySettings
 from kakoi.packages.allowlist import AllowlistConfig
 from kakoi.packages.install import SHIPPED, Installer, PackagePlace
 from kakoi.packages.logs import InstallLog
+from kakoi.policy.decide import Decision
 from kakoi.policy.rules import Policy
 
 
@@ -24,8 +25,22 @@ def installer_policy(settings: PolicySettings, *, roots: Sequence[str]) -> Polic
 
 
 def installer_from(
-    settings: PackagesSection, lists: AllowlistConfig, place: PackagePlace, *, audit_file: Path
+    settings: PackagesSection,
+    lists: AllowlistConfig,
+    place: PackagePlace,
+    *,
+    audit_file: Path,
+    tell_rejected: Callable[[Decision], Awaitable[None]],
 ) -> Installer:
-    """Installs in `place`; its log is beside the audit log, unless the settings say otherwise."""
+    """Installs in `place`; its log is beside the audit log, unless the settings say otherwise.
+
+    `tell_rejected`: puts a refusal into the audit log itself.
+    """
     folder = Path(settings.log_dir) if settings.log_dir else audit_file.parent
-    return Installer(lists, place, log=InstallLog(folder), clock=lambda: datetime.now(UTC))
+    return Installer(
+        lists,
+        place,
+        log=InstallLog(folder),
+        clock=lambda: datetime.now(UTC),
+        tell_rejected=tell_rejected,
+    )

@@ -1,5 +1,6 @@
 """Streamable HTTP: for whoever has the token, and for no page that a browser was lured to."""
 
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -18,6 +19,7 @@ import uvicorn
 from mcp.server.lowlevel.server import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kakoi.errors import ConfigurationError
 
@@ -25,7 +27,9 @@ _SHORTEST_TOKEN: Final = 16
 _LONGEST_TOKEN: Final = 4096
 _MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 _MOST_SESSIONS: Final = 512
-_MOST_AT_ONCE: Final = 1024
+# Who has shown no token yet can hold a connection, too: not all descriptors, and not for long.
+_MOST_AT_ONCE: Final = 512
+_HEAD_S: Final = 10.0
 _GOODBYE_S: Final = 5
 
 
@@ -123,7 +127,7 @@ class Guard:
         hosts, origins = headers.get(b"host", []), headers.get(b"origin", [])
         if len(hosts) != 1 or not self._is_ours(b"//" + hosts[0]):
             return 421, "the Host is not this server"
-        if any(not self._is_ours(origin) for origin in origins):
+        if any(not self._is_near(origin, hosts[0]) for origin in origins):
             return 403, "the Origin is another site"
         sent = headers.get(b"authorization", [])
         kind, _, token = (sent[0] if len(sent) == 1 else b"").partition(b" ")
@@ -134,11 +138,31 @@ class Guard:
     def _is_ours(self, url: bytes) -> bool:
         """Is the host an address, or a name that we know? A page that was lured to us has another:
         the name that its owner has pointed here."""
-        try:
-            host = urlsplit(url.decode("ascii")).hostname or ""
-            return host in self._names or bool(ipaddress.ip_address(host))
-        except ValueError:
-            return False
+        host = _host_of(url)
+        return host in self._names or _address(host) is not None
+
+    def _is_near(self, origin: bytes, host: bytes) -> bool:
+        """Is it a page of this machine, or of ours? An address alone is none: anybody has one."""
+        name = _host_of(origin)
+        found = _address(name)
+        near = name in self._names or (found is not None and found.is_loopback)
+        return near or (name != "" and name == _host_of(b"//" + host))
+
+
+def _host_of(url: bytes) -> str:
+    """The host in a URL; empty if it is none, or has more before its path than host and port."""
+    try:
+        found = urlsplit(url.decode("ascii"))
+        return "" if "@" in found.netloc else found.hostname or ""
+    except ValueError:
+        return ""
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 async def _refuse(send: Send, status: int, why: str) -> None:
@@ -148,6 +172,35 @@ async def _refuse(send: Send, status: int, why: str) -> None:
         headers.append((b"www-authenticate", b'Bearer realm="kakoi"'))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+class _Impatient(H11Protocol):
+    """Closes a connection that takes too long to say what it wants; and before that, if there are
+    too many, the one that has taken longest."""
+
+    _since_s = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        # As in the class above: a server has no other transports.
+        super().connection_made(transport)
+        self._expect_request()
+        if len(self.connections) > _MOST_AT_ONCE:
+            all_of_us = [each for each in self.connections if isinstance(each, _Impatient)]
+            silent = [each for each in all_of_us if each.cycle is None]
+            min(silent, key=lambda each: each._since_s).transport.abort()
+
+    def on_response_complete(self) -> None:
+        # Before: the next request may be there already, and begin in there.
+        self._expect_request()
+        super().on_response_complete()
+
+    def _expect_request(self) -> None:
+        self._since_s = self.loop.time()
+        self.loop.call_later(_HEAD_S, self._give_up, self.cycle)
+
+    def _give_up(self, last: object) -> None:
+        if self.cycle is last:
+            self.transport.abort()
 
 
 class _Quiet(uvicorn.Server):
@@ -176,7 +229,9 @@ class Listener:
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=_MOST_AT_ONCE,
+            http=_Impatient,
+            ws="none",
+            log_level="error",  # Whoever has no token shall not fill a log either.
             timeout_graceful_shutdown=_GOODBYE_S,
             lifespan="on",
         )

@@ -1,6 +1,7 @@
 """The tool that installs packages: the answers of `kakoi install`, from the same lists."""
 
 import asyncio
+from functools import partial
 from typing import Final
 
 import anyio
@@ -11,7 +12,7 @@ from kakoi.errors import ExecutionError
 from kakoi.mcp_server.house import House, ToolCall
 from kakoi.mcp_server.replies import said, with_trailer
 from kakoi.packages.allowlist import InstallRequest
-from kakoi.packages.install import REJECTED, Installed, read_lists, rejection, requests_from
+from kakoi.packages.install import Installed, read_lists, requests_from
 from kakoi.packages.places import InSandbox
 from kakoi.printable import shown
 
@@ -60,12 +61,9 @@ async def _install(house: House, call: ToolCall, request: InstallRequest) -> Ins
             await asyncio.to_thread(read_lists, list_folder(settings.packages)),
             InSandbox(gate, house.workspace, env=house.env),
             audit_file=house.audit_file,
+            tell_rejected=partial(house.gate.record_verdict, session=call.session.label),
         )
-        done = await installer.install(request)
-    if done.exit_code == REJECTED:
-        refused = rejection(request, done.result.error or "")
-        await house.gate.record_verdict(refused, session=call.session.label)
-    return done
+        return await installer.install(request)
 
 
 def _answer(house: House, done: Installed) -> CallToolResult:

@@ -193,7 +193,7 @@ async def read_output(house: House, call: ToolCall) -> CallToolResult:
     """A part of what a job has written, and whether it still runs."""
     given = call.arguments
     job, stream, offset = given["job_id"], given["stream"], given["offset"]
-    channel = await _channel_to(house, job)
+    channel = await _channel_to(house, call, job)
     part = await channel.read_output(
         job,
         stream,
@@ -220,7 +220,7 @@ async def read_output(house: House, call: ToolCall) -> CallToolResult:
 async def write_stdin(house: House, call: ToolCall) -> CallToolResult:
     """Give a job input."""
     job, text = call.arguments["job_id"], call.arguments["text"]
-    channel = await _channel_to(house, job)
+    channel = await _channel_to(house, call, job)
     data = text.encode()
     try:
         await channel.write_stdin(job, data, close=call.arguments["close"])
@@ -238,7 +238,7 @@ async def write_stdin(house: House, call: ToolCall) -> CallToolResult:
 async def stop_command(house: House, call: ToolCall) -> CallToolResult:
     """End a job and everything it started."""
     job = call.arguments["job_id"]
-    await _channel_to(house, job)
+    await _channel_to(house, call, job)
     result = await house.gate.stop(job)
     more = "read_output has what it wrote" if result.stdout_bytes or result.stderr_bytes else ""
     meta = result_meta(job, result, unkept=_unkept(house))
@@ -272,10 +272,11 @@ def _job_line(job: JobInfo, session: str) -> str:
     return f"{job.id}  {state}  {age}  {sizes}  session {session}  {shown(job.command)[:200]}"
 
 
-async def _channel_to(house: House, job: str) -> Channel:
-    """The way to a job that was started here."""
+async def _channel_to(house: House, call: ToolCall, job: str) -> Channel:
+    """The way to a job that was started over this connection: another's is none."""
     channel = await house.channel()
-    if channel is None or house.sessions.of_job(job) is None:
+    session = house.sessions.of_job(job)
+    if channel is None or session is None or session.owner != call.session.owner:
         raise ConfigurationError(
             f"there is no job {job!r}", hint="list_jobs shows them; old ones are forgotten"
         )

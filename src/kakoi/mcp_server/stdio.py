@@ -24,6 +24,7 @@ from mcp_types import (
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
+    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     jsonrpc_message_adapter,
@@ -203,7 +204,12 @@ def _parse(line: bytes | None) -> SessionMessage | JSONRPCError:
     if line is None:
         return _error(PARSE_ERROR, f"a message may have {MAX_MESSAGE_BYTES} bytes at most")
     try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        # With an id of another type it is no request, and whoever sent it waits for an answer.
+        if not isinstance(message, JSONRPCNotification) or b'"id"' not in line:
+            return SessionMessage(message)
+        if "id" not in json.loads(line):
+            return SessionMessage(message)
     except (ValidationError, ValueError, RecursionError):
         pass
     try:

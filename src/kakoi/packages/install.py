@@ -11,7 +11,7 @@ exit status    what it means                      in the log
 import asyncio
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,6 +77,7 @@ class Installer:
     """Installs listed packages in one place, and logs every request.
 
     `log`: None writes nothing down. `clock`: the time of day, in UTC.
+    `tell_rejected`: is handed each refusal of a list, as what the policy would have said.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class Installer:
         *,
         log: InstallLog | None,
         clock: Callable[[], datetime],
+        tell_rejected: Callable[[Decision], Awaitable[None]] | None = None,
     ) -> None:
         self._lists = lists
         self._place = place
         self._log = log
         self._clock = clock
+        self._tell_rejected = tell_rejected
 
     async def install(self, request: InstallRequest) -> Installed:
         """Install one package. Every outcome is a value, and in the log when this returns."""
@@ -100,6 +103,8 @@ class Installer:
             self._write(self._done(request, "failed", FAILED, error="interrupted"))
             raise
         self._write(done)
+        if done.exit_code == REJECTED and self._tell_rejected is not None:
+            await self._tell_rejected(_rejection(request, done.result.error or ""))
         return done
 
     def _write(self, done: Installed) -> None:
@@ -176,7 +181,7 @@ def last_words(text: str) -> str:
     return " ".join(redact(text[-10 * _LAST_WORDS :]).split())[-_LAST_WORDS:]
 
 
-def rejection(request: InstallRequest, why: str) -> Decision:
+def _rejection(request: InstallRequest, why: str) -> Decision:
     """That a list does not have a package, as what the policy would say of the installer."""
     text = shlex.join([INSTALLER, request.type, request.package])
     finding = Finding("unlisted-packages", Verdict.DENY, 0, len(text), text, why, HINT)

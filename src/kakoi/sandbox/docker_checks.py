@@ -130,6 +130,19 @@ def holding_of(plan: Plan) -> Holding:
     return Holding(kept, why)
 
 
+async def holding_in(channel: "Channel", limits: Limits) -> Holding:
+    """Which limits hold in a container that was made before; of the others nothing is said."""
+    kernel = await kernel_limits(channel)
+    asked = {name: getattr(limits, name) for name in _FILES}
+    faults = {
+        name: f"in force: {_number(kernel[name])}"
+        for name, wanted in asked.items()
+        if wanted is not None and not _is_held(wanted, kernel[name])
+    }
+    kept = [name for name, wanted in asked.items() if wanted is not None and name not in faults]
+    return Holding(dict.fromkeys(kept, "a control group"), faults)
+
+
 def confinement_faults(status: str) -> list[str]:
     """What is wrong with a process, from its /proc/…/status."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -179,10 +192,17 @@ def ignored_limits(
         wanted: float | None = getattr(limits, name)
         found = kernel.get(name)
         held = engine.get(name) if found is None else found
-        if wanted is not None and (held is None or held > wanted * _SLACK):
-            shown = "nothing" if held is None or held == float("inf") else f"{held:.12g}"
-            faults.append(f"{name} {wanted:.12g} (in force: {shown})")
+        if wanted is not None and not _is_held(wanted, held):
+            faults.append(f"{name} {wanted:.12g} (in force: {_number(held)})")
     return faults
+
+
+def _is_held(wanted: float, found: float | None) -> bool:
+    return found is not None and found <= wanted * _SLACK
+
+
+def _number(found: float | None) -> str:
+    return "nothing" if found is None or found == float("inf") else f"{found:.12g}"
 
 
 def limits_error(faults: list[str], *, program: str) -> SandboxError:
