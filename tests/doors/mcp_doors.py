@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,8 +90,10 @@ class McpDoor:
         return [*KAKOI, "mcp", "--workspace", str(self.workspace), *arguments]
 
     @contextlib.asynccontextmanager
-    async def stdio(self, mode: str, ask: ElicitationFnT | None = None) -> AsyncIterator[Client]:
-        program, *rest = self.argv()
+    async def stdio(
+        self, mode: str, ask: ElicitationFnT | None = None, arguments: Sequence[str] = ()
+    ) -> AsyncIterator[Client]:
+        program, *rest = self.argv(*arguments)
         server = StdioServerParameters(command=program, args=rest, env=self.environ)
         with self.errors.open("a") as errors:
             transport = stdio_client(server, errlog=errors)

@@ -2,11 +2,17 @@
 
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
+from kakoi.overlay import Overlay
 from tests.doors.calling import Home
 from tests.doors.conftest import has_bubblewrap, need
+from tests.doors.terminals import Door, terminal
+
+if TYPE_CHECKING:
+    from tests.doors.mcp_doors import McpDoor
 
 
 @pytest.fixture
@@ -95,3 +101,47 @@ def test_it_can_be_a_setting_and_its_place_too(kakoi: Home) -> None:
     assert list(kakoi.project.iterdir()) == []
     assert len(list(place.iterdir())) == 1
     assert kakoi("apply") == (0, "1 change taken over\n", "")
+
+
+def test_nothing_is_executed_from_the_copy_where_the_kernel_keeps_the_list(kakoi: Home) -> None:
+    kakoi.write(kakoi.project / "old", "#!/bin/sh\necho ran\n").chmod(0o755)
+    script = "cp /bin/ls made; chmod 755 made; ./made; echo $?; ./old; echo $?; cat old"
+    status, out, _ = kakoi("run", "--yes", "--cow", "--kernel-allowlist", script)
+    assert (status, out) == (0, "126\n126\n#!/bin/sh\necho ran\n")
+    assert kakoi("changes")[1] == "A made\n"
+
+
+def test_that_no_disk_limit_covers_the_copy_is_said(kakoi: Home) -> None:
+    told = json.loads(kakoi("run", "--cow", "--json", "head -c 1000 /dev/zero > a")[1])
+    assert "not the workspace" in told["limits"]["kept"]["disk_bytes"]
+    assert "the workspace included" in told["limits"]["kept"]["file_bytes"]
+
+
+def test_a_shell_writes_to_the_copy(confined_door: Door) -> None:
+    copies = confined_door.log.parent / "copies"
+    door = replace(confined_door, env={**confined_door.env, "KAKOI_OVERLAYS": str(copies)})
+    with terminal(door, "shell", "--cow") as screen:
+        screen.until(b"(kakoi) ")
+        screen.type(b"echo typed > a; exit 4\r")
+        assert screen.wait() == 4
+    assert list(door.workspace.iterdir()) == []
+    assert door("changes") == (0, "A a\n", "")
+    assert door("apply") == (0, "1 change taken over\n", "")
+    assert (door.workspace / "a").read_text() == "typed\n"
+
+
+@pytest.mark.anyio
+async def test_agents_over_mcp_write_to_the_copy(confined_mcp_door: "McpDoor") -> None:
+    from tests.doors.mcp_doors import run, stdout_of
+
+    door = confined_mcp_door
+    copies = door.folder / "copies"
+    with (door.folder / "config.yaml").open("a") as file:
+        file.write(f"sandbox:\n  overlays: {copies}\n")
+    async with door.stdio("legacy", arguments=["--cow"]) as client:
+        assert not (await run(client, "echo told > a")).is_error
+        assert stdout_of(await run(client, "cat a")) == "told\n"
+    assert list(door.workspace.iterdir()) == []
+    overlay = Overlay(door.workspace, copies)
+    assert [each.path for each in overlay.changes()] == ["a"]
+    assert overlay.apply().done == ("a",)

@@ -34,6 +34,8 @@ def test_a_machine_with_bubblewrap_is_told_what_holds_and_what_does_not(lonely: 
     assert "ok            bubblewrap       has run commands, and held them" in out
     assert "ok            disk             what was too much was refused; sized tmpfs: /tmp" in out
     assert "not the workspace" in out
+    who = "as root" if os.geteuid() == 0 else "as a normal user"
+    assert f"ok            copy-on-write    --cow works {who}: only a copy was written to" in out
     assert "not ok        docker           no docker engine answers" in out
     assert "fix: sudo systemctl start docker" in out
     assert "auto would take: bubblewrap" in out
@@ -77,9 +79,13 @@ def test_containers_keep_more(docker_door: Door) -> None:
 def test_nothing_is_left_behind(lonely: Door, tmp_path: Path) -> None:
     place = tmp_path / "tmp"
     place.mkdir(mode=0o755)
-    tidy = Door(lonely.workspace, lonely.log, {**lonely.env, "TMPDIR": str(place)})
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    env = {**lonely.env, "TMPDIR": str(place), "KAKOI_OVERLAYS": str(copies)}
+    tidy = Door(lonely.workspace, lonely.log, env)
     assert tidy("doctor")[0] == 0
     assert list(place.iterdir()) == list(lonely.workspace.iterdir()) == []
+    assert list(copies.iterdir()) == []
     assert not lonely.log.exists()
 
 

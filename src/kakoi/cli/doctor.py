@@ -16,6 +16,7 @@ import click
 from kakoi import __version__
 from kakoi.config.recording import default_audit_file
 from kakoi.errors import KakoiError
+from kakoi.overlay.store import overlays_folder
 from kakoi.printable import shown
 from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.examine import Examination, examine
@@ -46,11 +47,13 @@ def command(*, as_json: bool, explain: bool, image: str | None) -> None:
     `not enforced` means: a command that goes beyond it is not stopped.
     """
     log = os.environ.get("KAKOI_AUDIT_FILE") or default_audit_file(os.environ)
+    overlays = os.environ.get("KAKOI_OVERLAYS") or overlays_folder(os.environ)
     found = asyncio.run(
         examine(
             image=image,
             engine_env=engine_environment(os.environ),
             state_folder=Path(log).absolute().parent,
+            overlays=Path(overlays).absolute(),
         )
     )
     in_reach = asyncio.run(_look_around(found, image)) if explain else {}

@@ -18,7 +18,12 @@ from kakoi.sandbox.bubblewrap_launch import UNPRIVILEGED
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Program
 from kakoi.sandbox.docker_engine import Engine
-from kakoi.sandbox.examine_walls import landlock_checks, try_sockets
+from kakoi.sandbox.examine_walls import (
+    COPY_ON_WRITE,
+    copy_on_write_check,
+    landlock_checks,
+    try_sockets,
+)
 from kakoi.sandbox.host import HostAdapter
 from kakoi.sandbox.machine import Check, Status, bad, examine_machine, good, tried
 from kakoi.sandbox.select import AUTO_ORDER
@@ -74,15 +79,18 @@ class Examination:
 
 
 async def examine(
-    *, image: str | None, engine_env: Mapping[str, str], state_folder: Path
+    *, image: str | None, engine_env: Mapping[str, str], state_folder: Path, overlays: Path
 ) -> Examination:
-    """Try everything, each with a time limit of its own; what fails does not hide the rest."""
+    """Try everything, each with a time limit of its own; what fails does not hide the rest.
+
+    `state_folder`: of the audit log; `overlays`: where copies of workspaces are kept.
+    """
 
     def containers(program: Program) -> Awaitable[list[Check]]:
         return _examine_containers(program, image or DockerSettings().image, engine_env)
 
     found = await asyncio.gather(
-        _examine_bubblewrap(),
+        _examine_bubblewrap(overlays),
         containers("docker"),
         containers("podman"),
         _examine_confined_host(),
@@ -127,7 +135,7 @@ async def _examine(
     return [first, *limits]
 
 
-async def _examine_bubblewrap() -> list[Check]:
+async def _examine_bubblewrap(overlays: Path) -> list[Check]:
     lending: list[Check] = []
 
     async def problem(folder: str) -> Check | None:
@@ -146,7 +154,12 @@ async def _examine_bubblewrap() -> list[Check]:
     def make(folder: str) -> SandboxAdapter:
         return BubblewrapAdapter(folder, limits=_LIMITS)
 
-    return [*await _examine("bubblewrap", problem, make), *lending]
+    found = [*await _examine("bubblewrap", problem, make), *lending]
+    if found[0].ok:
+        area = limits_area("bubblewrap")
+        work = copy_on_write_check(area, overlays)
+        found.append(await tried(area, COPY_ON_WRITE, work, limit_s=_TRIAL_LIMIT_S))
+    return found
 
 
 async def _examine_confined_host() -> list[Check]:

@@ -1,13 +1,20 @@
-"""What Landlock keeps in a sandbox that is being examined, found by trying it."""
+"""What Landlock and overlays do in a sandbox that is being examined, found by trying them."""
 
+import asyncio
+import os
 import socket
+import tempfile
+from pathlib import Path
 from typing import Final
 
+from kakoi.overlay import Overlay
 from kakoi.runner.channel import RunnerChannel
 from kakoi.runner.commands import Channel, Command
+from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 from kakoi.sandbox.landlock import FILES_ABI, SCOPES_ABI
-from kakoi.sandbox.machine import Check, Status, good
+from kakoi.sandbox.machine import Check, Status, bad, good
 
+COPY_ON_WRITE: Final = "copy-on-write"
 _COMMAND_S: Final = 15.0
 
 
@@ -42,3 +49,25 @@ async def try_sockets(channel: Channel) -> tuple[bool, str]:
     if reached or result.ok:
         return False, "a service of this machine was reached"
     return True, "nothing can be reached, not even by itself"
+
+
+async def copy_on_write_check(area: str, overlays: Path) -> Check:
+    """Write to a copy of a workspace, kept on the disk where `overlays` is, and look at it."""
+    there = next(each for each in (overlays, *overlays.parents) if each.is_dir())
+    with (
+        tempfile.TemporaryDirectory(prefix="kakoi-doctor-") as workspace,
+        tempfile.TemporaryDirectory(prefix="kakoi-doctor-", dir=there) as folder,
+    ):
+        overlay = Overlay(workspace, folder)
+        sandbox = BubblewrapAdapter(workspace, overlay=overlay)
+        try:
+            result = await sandbox.run(Command(command="echo x > made", timeout_s=_COMMAND_S))
+        finally:
+            await sandbox.cleanup()
+        told = [each.path for each in await asyncio.to_thread(overlay.discard)]
+        held = result.ok and told == ["made"] and not os.listdir(workspace)
+    who = "as root" if os.geteuid() == 0 else "as a normal user"
+    if not held:
+        why = result.error or f"{result.reason}, status {result.exit_code}"
+        return bad(area, COPY_ON_WRITE, f"--cow does not work {who}: {why}")
+    return good(area, COPY_ON_WRITE, f"--cow works {who}: only a copy was written to")
