@@ -40,9 +40,16 @@ def change(upper: Path) -> None:
     (upper / "deep").chmod(0o555)
 
 
+def move(upper: Path) -> None:
+    """From where it was, to a name that the project does not know."""
+    copied_up(upper / "moved", "gone\n")
+    copied_up(upper / "opaque/zz moved", "one\n")
+
+
 def expected(root: Path) -> dict[str, list[object]]:
     desk = a_desk(root, fill)
     change(desk.upper)
+    move(desk.upper)
     done, refused = desk.apply()
     assert refused == {}
     assert "was/dir/deep" in done
@@ -95,6 +102,7 @@ def test_killed_at_any_step_it_can_be_repeated_and_nothing_is_lost(tmp_path: Pat
         number += 1
         desk = a_desk(tmp_path / str(number), fill)
         change(desk.upper)
+        move(desk.upper)
 
         def work(desk: Desk = desk) -> None:
             desk.overlay.apply()
