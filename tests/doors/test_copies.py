@@ -38,6 +38,7 @@ def test_changes_are_seen_taken_over_in_part_and_thrown_away(kakoi: Home) -> Non
     assert kakoi("apply", "a") == (0, "1 change taken over\n", "")
     assert file.read_text() == "one\ntwo\n"
     assert kakoi("discard") == (0, "2 changes thrown away\n", "")
+    assert kakoi("discard", "--json") == (0, '{"discarded": 0}\n', "")
     assert kakoi("changes") == (0, "", "")
     assert [each.name for each in kakoi.project.iterdir()] == ["a"]
 
@@ -47,6 +48,7 @@ def test_checkpoints_are_made_listed_and_gone_back_to(kakoi: Home) -> None:
     assert kakoi("checkpoint", "first") == (0, "", "")
     kakoi("run", "--cow", "echo 2 > a; touch b")
     assert kakoi("checkpoint") == (0, "first\n", "")
+    assert kakoi("checkpoint", "--json") == (0, '["first"]\n', "")
     assert kakoi("rollback", "first") == (0, "", "")
     assert kakoi("run", "--cow", "cat *")[1] == "1\n"
     status, _, said = kakoi("rollback", "second")

@@ -25,6 +25,8 @@ WITHOUT_JSON = {
     "completion": "it prints a program for a shell",
     "cp": "it prints nothing",
     "cache clear": "it prints nothing",
+    "rollback": "it prints nothing",
+    "diff": "programs read it as it is; `changes --json` tells the files",
     "agent replay": "a transcript is JSON already, one line after the other",
 }
 
