@@ -62,7 +62,10 @@ class Bench:
 
     def manager(self, pool_size: int = 0) -> ExecutionEnvironmentManager:
         options = EnvironmentOptions(
-            image=self.image, pool_size=pool_size, install_dependencies=False
+            image=self.image,
+            network="bridge",  # Where the server of git is.
+            pool_size=pool_size,
+            install_dependencies=False,
         )
         return ExecutionEnvironmentManager(options, clock=now, owner=self.owner)
 

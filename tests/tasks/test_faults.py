@@ -127,7 +127,7 @@ def manager_of(
     executor = Breaking()
     executor.at, executor.before, executor.after = at, before, after
     env = {"DOCKER_HOST": own.host}
-    options = EnvironmentOptions(image=PYTHON)
+    options = EnvironmentOptions(image=PYTHON, network="bridge")  # Where the server of git is.
     return Steps(options, clock=now, owner="test", executor=executor, engine_env=env)
 
 

@@ -54,7 +54,10 @@ class Manager(ExecutionEnvironmentManager):
         await step("after dependencies")
 
 async def main():
-    manager = Manager(EnvironmentOptions(image=PYTHON), clock=now, owner=owner, executor=Stepping())
+    # A server of git beside us is a neighbour, which only the network of the engine leads to.
+    network = "bridge" if repository.startswith("http") else "open"
+    options = EnvironmentOptions(image=PYTHON, network=network)
+    manager = Manager(options, clock=now, owner=owner, executor=Stepping())
     task = Task(uuid=uuid, repository=repository)
     info = await manager.prepare(task)
     await step("ready")
