@@ -239,6 +239,7 @@ def test_without_a_log_the_way_to_one_is_told(path: Path, arguments: list[str]) 
     assert err.splitlines() == [
         f"kakoi: there is no audit log at {path}",
         "  hint: name another with --file or KAKOI_AUDIT_FILE",
+        "  next: kakoi explain AUDIT_FAILED",
     ]
 
 

@@ -37,7 +37,7 @@ def test_a_script_is_printed_and_its_shell_can_read_it(shell: str, tmp_path: Pat
 
 def test_commands_and_options_are_completed() -> None:
     asked = {"_KAKOI_COMPLETE": "bash_complete", "COMP_CWORD": "1"}
-    assert run(**asked, COMP_WORDS="kakoi ch").split() == ["plain,check"]
+    assert run(**asked, COMP_WORDS="kakoi doc").split() == ["plain,doctor"]
     asked["COMP_CWORD"] = "2"
     assert "plain,--sandbox" in run(**asked, COMP_WORDS="kakoi run --san").split()
 

@@ -201,10 +201,11 @@ def test_a_system_prompt_is_completed_if_tasks_are_enabled(home: Home) -> None:
 def test_what_cannot_be_read_is_status_two_with_a_way_out(home: Home) -> None:
     status, out, err = home("prompt", "--into", "gone")
     assert (status, out) == (2, "")
-    assert (
-        err
-        == "kakoi: cannot read gone: No such file or directory\n  hint: kakoi prompt --into FILE\n"
-    )
+    assert err.splitlines() == [
+        "kakoi: cannot read gone: No such file or directory",
+        "  hint: kakoi prompt --into FILE",
+        "  next: kakoi explain CONFIGURATION_ERROR",
+    ]
     home.write(home.project / TEMPLATE_NAME, "\x1b]0;x\x07")
     status, out, err = home("prompt")
     assert (status, out) == (2, "")
