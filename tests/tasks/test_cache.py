@@ -109,7 +109,7 @@ async def test_a_task_has_what_was_downloaded_before_and_cannot_change_it_for_th
     filler = make(image=image, install_dependencies=False)
     (step,) = steps_for(["requirements.txt"])
     async with filler.open(a_task(repository)) as info:
-        channel = await filler._find(info.container_id).adapter.channel()
+        channel = await filler.find(info.container_id).adapter.channel()
         assert await cache.fill(channel, step) == cache.sizes()["pip"] > 0
     assert index.fetched() == 1
     kept = (tmp_path / "cache" / "pip.tar").read_bytes()
@@ -162,7 +162,7 @@ async def test_what_cannot_be_downloaded_leaves_the_cache_as_it_was(
     repository = a_repository(tmp_path / "p", {"requirements.txt": "shared-thing\n"})
     manager = make(image=image, install_dependencies=False, network="none")
     async with manager.open(a_task(repository)) as info:
-        channel = await manager._find(info.container_id).adapter.channel()
+        channel = await manager.find(info.container_id).adapter.channel()
         (step,) = steps_for(["requirements.txt"])
         with pytest.raises(SandboxError, match="pip download"):
             await cache.fill(channel, step)

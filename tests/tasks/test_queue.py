@@ -206,7 +206,7 @@ class Fragile:
     async def put(self, key: str) -> bool:
         return bool(key)
 
-    async def take(self) -> Lease | None:
+    async def take(self, key: str | None = None) -> Lease | None:
         return None
 
     async def done(self, lease: Lease) -> None: ...

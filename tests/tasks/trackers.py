@@ -53,7 +53,7 @@ class Tracker:
     name = ""
     root = ""
 
-    def __init__(self, page_size: int = 100) -> None:
+    def __init__(self, page_size: int = 100, address: str = "127.0.0.1") -> None:
         self.page_size = page_size
         self.seen: list[Seen] = []
         self.trouble: list[Trouble] = []
@@ -71,9 +71,9 @@ class Tracker:
 
             def log_message(self, *_: object) -> None: ...
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer((address, 0), Handler)
         self.server.daemon_threads = True
-        self.web = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.web = f"http://{address}:{self.server.server_address[1]}"
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -202,8 +202,8 @@ class FakeGitHub(Tracker):
 
     root = "/api/v3"
 
-    def __init__(self, page_size: int = 100) -> None:
-        super().__init__(page_size)
+    def __init__(self, page_size: int = 100, address: str = "127.0.0.1") -> None:
+        super().__init__(page_size, address)
         self.issues: dict[int, dict[str, Any]] = {}
         self.pulls: dict[int, dict[str, Any]] = {}
         self.comments: dict[int, list[dict[str, Any]]] = {}

@@ -1,6 +1,7 @@
 """`kakoi agent`: a model works on a task, with commands that are judged and confined."""
 
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -10,16 +11,23 @@ import click
 
 from kakoi.cli.asking import has_color
 from kakoi.cli.extras import load
-from kakoi.cli.opening import place_from, place_options, setting_option, variables
+from kakoi.cli.managing import json_option, settings_from
+from kakoi.cli.opening import config_option, place_from, place_options, setting_option, variables
+from kakoi.config.settings import Settings
 from kakoi.errors import ConfigurationError
+from kakoi.tasks.sources.files import file_key
 
 if TYPE_CHECKING:
     from kakoi.agent.events import Ended
 
 _LONGEST: Final = 1024 * 1024
+_SIGNALS: Final = "128 + N if signal N ended it (130 Ctrl-C)."
 _STATUS: Final = (
     "Exit status: 0 the model says that it is done, 1 it is not done, 2 it could not begin; "
-    "128 + N if signal N ended it (130 Ctrl-C)."
+    f"{_SIGNALS}"
+)
+_continuous: Final = click.option(
+    "--continuous", is_flag=True, help="Go on until a signal comes, instead of ending when idle."
 )
 
 
@@ -29,7 +37,7 @@ def command() -> None:
 
 
 @command.command(epilog=_STATUS)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("target", metavar="URL|FILE")
 @setting_option("agent.model", "--model", metavar="PROVIDER:NAME")
 @setting_option("agent.base_url", "--model-url", metavar="URL")
 @setting_option("agent.max_steps", "--max-steps", metavar="COUNT")
@@ -51,7 +59,7 @@ def run(
     context: click.Context,
     /,
     *,
-    file: Path,
+    target: str,
     cwd: str | None,
     env: tuple[str, ...],
     transcript: Path | None,
@@ -60,18 +68,28 @@ def run(
     quiet: bool,
     **_settings: object,
 ) -> None:
-    """Work on the task in FILE, a text in Markdown, in the workspace.
+    """Work on a task.
+
+    URL is an issue, or a pull or merge request: it is done in an environment of its own, pushed and
+    proposed. So is a FILE in Markdown that begins with `---` and names its repository. Any other
+    FILE is a text about the workspace, and worked on there.
 
     What happens is shown as it happens, and written to a transcript (`kakoi agent replay`).
     """
     place = place_from(context)
-    title, body = _read_task(file)
+    tasks = _agent("kakoi.cli.agent_tasks")
+    if tasks.is_a_task(target):
+        if transcript is not None or cwd is not None or env:
+            raise click.UsageError("--transcript, --cwd and --env are for a FILE in the workspace")
+        by_hand = _tasks(place.settings, as_json=as_json, quiet=quiet, yes=yes, by_hand=True)
+        sys.exit(by_hand.run(_key(target)))
+    title, body = _read_task(Path(target))
     running = _agent("kakoi.cli.agent_run")
     viewing = _agent("kakoi.cli.agent_view")
     view = viewing.View(color=has_color())
     ended, path, signal = running.Run(
         place=place,
-        task=running.LocalTask(title=title, body=body, name=file.stem),
+        task=running.LocalTask(title=title, body=body, name=Path(target).stem),
         cwd=place.within(cwd or "."),
         env=variables(env, os.environ),
         transcript=transcript,
@@ -89,6 +107,36 @@ def run(
     sys.exit(0 if ended.is_success else 1)
 
 
+@command.command(
+    epilog=f"Exit status: 0, 1 a source of tasks could not be asked, 2 wrong settings; {_SIGNALS}"
+)
+@_continuous
+@json_option
+@config_option
+def producer(*, continuous: bool, as_json: bool, config_file: Path | None) -> None:
+    """Look for tasks that wait, and put them into the queue.
+
+    What crashed runs have left behind is removed, too, at the start and then every
+    `tasks.cleanup.interval_hours`.
+    """
+    tasks = _tasks(settings_from(config_file), as_json=as_json)
+    sys.exit(tasks.produce(continuous=continuous))
+
+
+@command.command(
+    epilog=f"Exit status: 0, 1 a task was not done, 2 it could not begin; {_SIGNALS}"
+    " The task is given back then, for another consumer to go on with."
+)
+@_continuous
+@json_option
+@click.option("-q", "--quiet", is_flag=True, help="Show only how tasks ended.")
+@config_option
+def consumer(*, continuous: bool, as_json: bool, quiet: bool, config_file: Path | None) -> None:
+    """Do the tasks that are in the queue, one after the other."""
+    tasks = _tasks(settings_from(config_file), as_json=as_json, quiet=quiet)
+    sys.exit(tasks.consume(continuous=continuous))
+
+
 @command.command(epilog="Exit status: 0, or 2 for a file that is no transcript.")
 @click.argument("file", type=click.Path(path_type=Path))
 def replay(*, file: Path) -> None:
@@ -104,6 +152,26 @@ def replay(*, file: Path) -> None:
         raise ConfigurationError(
             f"{file} ends in the middle of a line", hint="whoever wrote it was ended"
         )
+
+
+def _tasks(
+    settings: Settings,
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    yes: bool = False,
+    by_hand: bool = False,
+) -> Any:
+    # What goes wrong with a task is for whoever runs this, too.
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="kakoi: %(message)s")
+    view = _agent("kakoi.cli.agent_view").View(color=has_color())
+    ask = _agent("kakoi.cli.agent_run").asking(view, yes=yes) if by_hand else None
+    tasks = _agent("kakoi.cli.agent_tasks").Tasks
+    return tasks(settings, view, as_json=as_json, quiet=quiet, ask=ask)
+
+
+def _key(target: str) -> str:
+    return target if "://" in target else file_key(target)
 
 
 def _agent(module: str) -> Any:

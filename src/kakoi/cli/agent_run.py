@@ -86,7 +86,7 @@ class Run:
             open_model(options) as model,
             serving.open_house(wanted) as house,
             open_tools(
-                serving.make_server(house), servers_from(settings), ask=self._asking(view)
+                serving.make_server(house), servers_from(settings), ask=asking(view, yes=self.yes)
             ) as tools,
         ):
             tools.leave_out(rules.without_tools)
@@ -120,20 +120,22 @@ class Run:
             secrets=[secret for secret in secrets if len(secret) >= 8],
         )
 
-    def _asking(self, view: View) -> Ask | None:
-        if self.yes:
-            return _agree
-        if not (os.isatty(0) and os.isatty(2)):
-            return None
 
-        async def ask(question: str) -> bool:
-            view.flush()
-            told = "\n".join(shown(line) for line in question.splitlines())
-            put(f"{told}\nkakoi: run it? [y/N] ")
-            answer = await Aside().call(os.read, 0, 4096)
-            return answer.strip().lower() in _YES
+def asking(view: View, *, yes: bool) -> Ask | None:
+    """Who is asked where the policy wants a person to decide: nobody, if there is no terminal."""
+    if yes:
+        return _agree
+    if not (os.isatty(0) and os.isatty(2)):
+        return None
 
-        return ask
+    async def ask(question: str) -> bool:
+        view.flush()
+        told = "\n".join(shown(line) for line in question.splitlines())
+        put(f"{told}\nkakoi: run it? [y/N] ")
+        answer = await Aside().call(os.read, 0, 4096)
+        return answer.strip().lower() in _YES
+
+    return ask
 
 
 async def _agree(_question: str) -> bool:

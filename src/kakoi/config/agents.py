@@ -92,9 +92,13 @@ def _variable(name: str, where: str) -> str:
     return os.environ.get(name, "")
 
 
+def transcripts_folder(settings: AgentSection) -> Path:
+    """Where transcripts go."""
+    named = settings.transcripts
+    return Path(named) if named else default_audit_file(os.environ).parent / "transcripts"
+
+
 def transcript_file(settings: AgentSection, name: str, now: datetime) -> Path:
     """Where the transcript of a task goes that begins now."""
-    named = settings.transcripts
-    folder = Path(named) if named else default_audit_file(os.environ).parent / "transcripts"
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:64] or "task"
-    return folder / f"{now:%Y%m%dT%H%M%S.%f}-{safe}.jsonl"
+    return transcripts_folder(settings) / f"{now:%Y%m%dT%H%M%S.%f}-{safe}.jsonl"

@@ -39,11 +39,16 @@ def environment_manager(
         approver=approver,
         engine_env=engine_environment(os.environ),
         credential_for=credential_for,
-        ssh_env={name: os.environ[name] for name in _SSH if name in os.environ},
+        ssh_env=ssh_variables(),
         audit=AuditLog(path, clock=now),
         project_files=PROJECT_FILES,
         read_project=lambda files: environment_options(with_project(settings, files)),
     )
+
+
+def ssh_variables() -> dict[str, str]:
+    """Variables of ours that ssh needs."""
+    return {name: os.environ[name] for name in _SSH if name in os.environ}
 
 
 def audit_file(settings: Settings) -> Path:

@@ -86,6 +86,7 @@ async def open_gate(
     audit_file: Path | None = None,
     ask_always: bool = False,
     validators: Sequence[Callable[[str], object]] = (),
+    task: str = "",
 ) -> AsyncIterator[Gate]:
     """The one road into a new sandbox for `workspace`, with its record; all taken away at the end.
 
@@ -93,7 +94,7 @@ async def open_gate(
     The sandbox is made for the first command that may run. `auto` does not take an `unfit` one.
     """
     audit = audit_log(audit_file)
-    labels = Labels(user=user_name())
+    labels = Labels(user=user_name(), task=task)
     proxy, outlet = _way_out(sandbox, audit, labels) if sandbox.proxied else (None, None)
     factory = SandboxFactory(
         workspace,

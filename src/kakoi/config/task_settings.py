@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from kakoi.config.kinds import COUNT, FLAG, FROM_ZERO, NUMBER, TEXT, TEXTS
+from kakoi.config.kinds import COUNT, FLAG, FROM_ZERO, NUMBER, TEXT, TEXTS, choice
 from kakoi.config.setting import described
 from kakoi.tasks.sources.labels import Labels
 from kakoi.tasks.task import DEFAULT_IMAGE
@@ -110,6 +110,12 @@ class SourcesSection:
     github: tuple[str, ...] = described((), TEXTS, "Repositories on GitHub, as `owner/name`.")
     gitlab: tuple[str, ...] = described((), TEXTS, "Projects on GitLab, as `group/project`.")
     folder: str = described("", TEXT, "A folder of Markdown files that are tasks.")
+    interval_seconds: float = described(
+        60.0, NUMBER, "How often `kakoi agent producer --continuous` looks for tasks."
+    )
+    check_seconds: float = described(
+        10.0, NUMBER, "A task is looked at again at most so often while it is worked on."
+    )
     assignee: str = described(
         "", TEXT, "Only what is assigned to this user is a task; empty is anybody or nobody."
     )
@@ -128,6 +134,12 @@ class QueueSection:
     )
     lease_seconds: float = described(
         60.0, NUMBER, "After how long without a sign of life a task is given to somebody else."
+    )
+    poll_seconds: float = described(
+        5.0, NUMBER, "How often `kakoi agent consumer --continuous` looks for a task."
+    )
+    max_attempts: int = described(
+        5, COUNT, "A task that was begun so often without an end is not begun again."
     )
 
 
@@ -159,6 +171,15 @@ class TaskSection:
     pool_size: int = described(
         0, FROM_ZERO, "How many started environments wait for the next tasks."
     )
+    place: str = described(
+        "container",
+        choice("container", "folder"),
+        "Where a task is worked on: in a `container` of its own, or in a `folder` of this machine "
+        "with the sandbox of `sandbox.type` around it.",
+        env="KAKOI_TASK_PLACE",
+    )
+    author_name: str = described("kakoi", TEXT, "Who commits what was done.")
+    author_email: str = described("kakoi@localhost", TEXT, "The address of who commits.")
     owner: str = described(
         "",
         TEXT,

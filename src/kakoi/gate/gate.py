@@ -97,7 +97,7 @@ class Gate:
         """The same road to the same place and record, for commands of ours under their policy."""
         return Gate(
             policy,
-            self._place,
+            self.place,
             cwd=self._cwd,
             approver=approver,
             audit=self._audit,
@@ -128,7 +128,7 @@ class Gate:
         """
         entry = await self._admit(command)
         async with self._turns:
-            sandbox = await self._place()
+            sandbox = await self.place()
             async with self._recording(entry, sandbox) as record:
                 watch = self._watch()
                 result = with_blocked(await sandbox.run(command), watch)
@@ -150,7 +150,7 @@ class Gate:
         """Run with live output and input; leaving the block ends the command. Raises as `run`."""
         entry = await self._admit(command)
         async with self._turns:
-            sandbox = await self._place()
+            sandbox = await self.place()
             async with self._recording(entry, sandbox) as record:
                 channel = await sandbox.channel()
                 async with WatchedRunning(channel.open(command), self._watch()) as running:
@@ -169,7 +169,7 @@ class Gate:
         """
         entry = await self._admit(command, call)
         async with self._turns:
-            sandbox = await self._place()
+            sandbox = await self.place()
             async with self._recording(entry, sandbox) as record:
                 try:
                     done = await work(await sandbox.channel())
@@ -187,7 +187,7 @@ class Gate:
         entry = await self._admit(command, call)
         if call.ready is not None:
             await call.ready()
-        sandbox = await self._place()
+        sandbox = await self.place()
         channel = await sandbox.channel()
         entry = replace(entry, sandbox=sandbox.name)
         watch = self._watch()
@@ -293,7 +293,8 @@ class Gate:
 
     # --- Before ------------------------------------------------------------------------------
 
-    async def _place(self) -> SandboxAdapter:
+    async def place(self) -> SandboxAdapter:
+        """The sandbox, opened if it was not."""
         async with self._opening:
             if self.sandbox is None:
                 assert self._open_sandbox is not None  # noqa: S101 - one of them was given

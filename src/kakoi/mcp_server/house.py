@@ -65,6 +65,7 @@ class House:
 
     `env`: variables of the operator, for every command.
     `installs`: what is being installed, and for whom; one at a time has `installing`.
+    `is_here`: the workspace is a directory of this machine, at the same path.
     """
 
     gate: Gate
@@ -79,6 +80,7 @@ class House:
     installs: dict[tuple[str, InstallRequest], "asyncio.Task[Installed]"] = field(
         default_factory=dict
     )
+    is_here: bool = True
     turns: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +117,7 @@ class House:
         if not path or "\0" in path:
             raise ConfigurationError("`path` is no name of a file")
         full = session.directory(path)
-        real = await asyncio.to_thread(os.path.realpath, full)
+        real = await asyncio.to_thread(os.path.realpath, full) if self.is_here else full
         for each, why in ((full, "is"), (real, "is a link that leads")):
             if not within(each, self.workspace):
                 raise SecurityError(

@@ -79,11 +79,35 @@ async def open_house(wanted: Wanted) -> AsyncIterator[House]:
             sessions=Sessions(wanted.cwd),
             env=wanted.env,
         )
-        try:
+        async with _lived_in(house):
             yield house
-        finally:
-            await house.end_installs()
-            await _end_jobs(gate)
+
+
+@contextlib.asynccontextmanager
+async def open_house_behind(
+    gate: Gate, *, settings: Settings, workspace: str, audit_file: Path, is_here: bool
+) -> AsyncIterator[House]:
+    """The same behind a gate that is open already, and stays so; `is_here`: see House."""
+    house = House(
+        gate=gate,
+        workspace=workspace,
+        name=settings.tasks.mcp_server.name,
+        audit_file=audit_file,
+        settings=settings,
+        sessions=Sessions(workspace),
+        is_here=is_here,
+    )
+    async with _lived_in(house):
+        yield house
+
+
+@contextlib.asynccontextmanager
+async def _lived_in(house: House) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await house.end_installs()
+        await _end_jobs(house.gate)
 
 
 async def _serve_stdio(house: House) -> None:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from kakoi.errors import ExecutionTimeoutError, SandboxError
+from kakoi.errors import SandboxError
 from kakoi.process.executor import ProcessExecutor
-from kakoi.process.options import SpawnOptions
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command
-from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote, ssh_command
+from kakoi.tasks.our_git import OurGit
+from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote
 from kakoi.tasks.task import Task
 
 _log = logging.getLogger(__name__)
@@ -65,6 +65,19 @@ class CloneOptions:
     known_hosts: str = ""
 
 
+def our_git(
+    executor: ProcessExecutor, options: CloneOptions, ssh_env: Mapping[str, str] | None
+) -> OurGit:
+    """Git on this machine, as patient as the options say."""
+    return OurGit(
+        executor,
+        timeout_s=options.timeout_s,
+        stall_s=options.stall_s,
+        known_hosts=options.known_hosts,
+        ssh_env=ssh_env,
+    )
+
+
 class _Sleeps(Protocol):
     async def __call__(self, delay: float, /) -> object: ...
 
@@ -86,8 +99,7 @@ class Checkout:
         sleep: _Sleeps = asyncio.sleep,
     ) -> None:
         self._channel = channel
-        self._ssh_env = dict(ssh_env or {})
-        self._executor = executor
+        self._git_here = our_git(executor, options, ssh_env)
         self._options = options
         self._sleep = sleep
 
@@ -190,30 +202,16 @@ class Checkout:
 
     async def _fetch_here(self, remote: Remote, task: Task, folder: str) -> Path:
         """A bundle of the project, made by our own git with our own keys."""
-        options = self._options
         bare, bundle = Path(folder, "project.git"), Path(folder, "project.bundle")
         only = [] if task.source_branch is None else ["--branch", task.source_branch]
-        lent = {}
-        if remote.scheme == "ssh":  # For this one process: none of the others needs our keys.
-            ssh = ssh_command(known_hosts=options.known_hosts, stall_s=options.stall_s)
-            lent = {**self._ssh_env, "GIT_SSH_COMMAND": ssh}
         clone = ["clone", "--quiet", "--bare", *only, "--", remote.url, str(bare)]
-        await self._git_here(clone, {**git_variables(), **lent}, remote)
         pack = ["-C", str(bare), "bundle", "create", "--quiet", str(bundle), "HEAD", "--branches"]
-        await self._git_here(pack, git_variables(), remote)
+        # Only the first talks to the remote: no other needs our keys.
+        for argv, place in ((clone, remote), (pack, None)):
+            done = await self._git_here.run(argv, place)
+            if done.exit_code != 0:
+                raise clone_error(done.stderr, remote)
         return bundle
-
-    async def _git_here(
-        self, argv: Sequence[str], variables: Mapping[str, str], remote: Remote
-    ) -> None:
-        timeout_s = self._options.timeout_s
-        options = SpawnOptions(env=variables, timeout=timeout_s * 1000)
-        try:
-            done = await self._executor.spawn("git", argv, options)
-        except ExecutionTimeoutError as error:
-            raise _clone_error(f"git was not done after {timeout_s:g} s", remote) from error
-        if done.exit_code != 0:
-            raise _clone_error(done.stderr, remote)
 
     async def _send(self, bundle: Path, remote: Remote) -> None:
         # Enough for what it has to say if that fails.
@@ -243,10 +241,11 @@ def _failure(
         said = f"{_NO_GIT}: {result.error}"
     elif result.reason is not Reason.EXITED:
         said = f"{said}\n{result.error or result.reason}"
-    return _clone_error(said, remote)
+    return clone_error(said, remote)
 
 
-def _clone_error(said: str, remote: Remote) -> CloneError:
+def clone_error(said: str, remote: Remote) -> CloneError:
+    """What git said about a clone that failed, in our words."""
     cause, told = "failed", (said.strip().splitlines() or ["git said nothing"])[-1]
     for pattern, words in _CAUSES:
         if found := re.search(f"^.*(?:{pattern}).*$", said, re.MULTILINE):

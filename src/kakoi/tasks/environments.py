@@ -155,7 +155,7 @@ class ExecutionEnvironmentManager:
         container_id = await self._heed_project(container_id, task)
         if self.options.install_dependencies:
             await self._install_dependencies(container_id)
-        environment = self._find(container_id)
+        environment = self.find(container_id)
         environment.lifecycle.move(Status.READY)
         self.counters.prepared += 1
         return environment.info()
@@ -167,7 +167,7 @@ class ExecutionEnvironmentManager:
 
         ConfigurationError: it is no environment of ours. SandboxError: its container is gone.
         """
-        environment = self._find(container_id)
+        environment = self.find(container_id)
         options = self._options_of(environment.task_uuid)
         environment.lifecycle.begin_command()
         try:
@@ -322,7 +322,7 @@ class ExecutionEnvironmentManager:
                 await self._sleep(_PAUSE_S * attempt)
 
     async def _clone_project(self, container_id: str, task: Task) -> None:
-        environment = self._find(container_id)
+        environment = self.find(container_id)
         channel = await environment.adapter.channel()
         clone = self.options.clone
         checkout = Checkout(channel, self._executor, clone, ssh_env=self._ssh_env)
@@ -331,7 +331,7 @@ class ExecutionEnvironmentManager:
 
     async def _heed_project(self, container_id: str, task: Task) -> str:
         """Do as the project's own settings say. If they want another container, it is there."""
-        environment = self._find(container_id)
+        environment = self.find(container_id)
         ours, channel = self.options, await environment.adapter.channel()
         own = await self._projects.read(channel, ours)
         if own is ours and not own.dockerfile:
@@ -348,12 +348,12 @@ class ExecutionEnvironmentManager:
         self._own[task.uuid] = kept
         container_id = await self._create_container(task)
         await self._clone_project(container_id, task)
-        self._find(container_id).made.change(own.reachable)
+        self.find(container_id).made.change(own.reachable)
         return container_id
 
     async def _install_dependencies(self, container_id: str) -> None:
         """Install what the project depends on. A failure is told, and the task goes on."""
-        environment = self._find(container_id)
+        environment = self.find(container_id)
         lists, cache = self._options_of(environment.task_uuid).lists, self.options.cache
         environment.installed = await install_all(
             environment.adapter,
@@ -380,7 +380,8 @@ class ExecutionEnvironmentManager:
     async def _remove_container(self, name: str) -> bool:
         return await self._removal.remove(name)
 
-    def _find(self, container_id: str) -> Environment:
+    def find(self, container_id: str) -> Environment:
+        """The environment that `prepare` gave; ConfigurationError if it is none of ours."""
         for environment in self._active.values():
             if container_id and container_id in (environment.container_id, environment.name):
                 return environment

@@ -48,8 +48,8 @@ class TaskQueue(Protocol):
     async def put(self, key: str) -> bool:
         """Let a task wait. False if it is in the queue already, waiting or taken."""
 
-    async def take(self) -> Lease | None:
-        """The task that waits longest; None if there is none."""
+    async def take(self, key: str | None = None) -> Lease | None:
+        """The task that waits longest, or that of `key`; None if there is none that waits."""
 
     async def renew(self, lease: Lease) -> None:
         """Hold it for `lease_s` from then on."""

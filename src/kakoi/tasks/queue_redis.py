@@ -58,12 +58,14 @@ class RedisQueue:
             position = int(await self._redis.incr(_LAST))
             return await self._redis.zadd(_LINE, {check_key(key): position}, nx=True) == 1
 
-    async def take(self) -> Lease | None:
+    async def take(self, key: str | None = None) -> Lease | None:
         async with self._speaking():
+            if key is not None:
+                return await self._lease(key)
             start = 0
             while keys := await self._redis.zrange(_LINE, start, start + _BATCH - 1):
-                for key in keys:
-                    if lease := await self._lease(str(key)):
+                for each in keys:
+                    if lease := await self._lease(str(each)):
                         return lease
                 start += _BATCH
         return None

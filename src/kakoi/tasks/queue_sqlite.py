@@ -28,7 +28,8 @@ _LAST: Final = "(SELECT coalesce(max(position), 0) + 1 FROM tasks)"
 _PUT: Final = f"INSERT OR IGNORE INTO tasks (key, position) VALUES (?, {_LAST})"  # noqa: S608 - ours
 _TAKE: Final = """
     UPDATE tasks SET token = ?, until = ?, attempts = attempts + 1
-    WHERE key = (SELECT key FROM tasks WHERE until <= ? ORDER BY position LIMIT 1)
+    WHERE key = (SELECT key FROM tasks WHERE until <= ? AND key = coalesce(?, key)
+                 ORDER BY position LIMIT 1)
     RETURNING key, attempts
 """
 _RENEW: Final = "UPDATE tasks SET until = ? WHERE key = ? AND token = ?"
@@ -53,14 +54,14 @@ class SqliteQueue:
     async def put(self, key: str) -> bool:
         return (await self._do(_PUT, [check_key(key)]))[0] == 1
 
-    async def take(self) -> Lease | None:
+    async def take(self, key: str | None = None) -> Lease | None:
         token = secrets.token_hex(16)
         now = self._now()
-        _, rows = await self._do(_TAKE, [token, now + self.lease_s, now])
+        _, rows = await self._do(_TAKE, [token, now + self.lease_s, now, key])
         if not rows:
             return None
-        key, attempts = rows[0]
-        return Lease(key=str(key), attempt=int(str(attempts)), token=token)
+        taken, attempts = rows[0]
+        return Lease(key=str(taken), attempt=int(str(attempts)), token=token)
 
     async def renew(self, lease: Lease) -> None:
         await self._change(_RENEW, lease, [self._now() + self.lease_s])

@@ -1,0 +1,291 @@
+"""TaskHandler: an issue in, a change out.
+
+    prepare → prompt → loop → push, and propose it → cleanup → say what came of it
+
+The environment is taken away on every way out. Whatever fails is logged and told in a comment, and
+the task ends in error; who cancels the handler gets the task back as it was, to be gone on with.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+from kakoi.agent.conversation import Model, Tools
+from kakoi.agent.events import Ended, Event, Listener, Outcome
+from kakoi.agent.instructions import Briefing, system_prompt, task_prompt
+from kakoi.agent.loop import AgentLoop, Limits, ignore
+from kakoi.agent.project import checked_text
+from kakoi.agent.prompt import TEMPLATE_NAME
+from kakoi.agent.transcript import TranscriptFile
+from kakoi.errors import ExecutionError, KakoiError, SourceError
+from kakoi.gate import Gate
+from kakoi.policy.rules import Policy
+from kakoi.redact import redact
+from kakoi.runner.commands import Channel
+from kakoi.sandbox.docker_container import finish
+from kakoi.tasks.delivery import Author, Delivery, Work, push
+from kakoi.tasks.our_git import OurGit
+from kakoi.tasks.remotes import Credential
+from kakoi.tasks.resuming import earlier_turns
+from kakoi.tasks.sources.source import Change, TaskSource, mark
+from kakoi.tasks.task import Task
+from kakoi.tasks.telling import (
+    Handled,
+    branch_name,
+    comment_of,
+    commit_message,
+    request_body,
+    words_of,
+)
+from kakoi.tasks.values import ContainerInfo
+from kakoi.tasks.watching import Watch, WatchedModel
+
+__all__ = ["Agent", "Handled", "HandlerOptions", "TaskHandler"]
+_log = logging.getLogger(__name__)
+_MAX_RULES: Final = 64 * 1024 + 1
+
+
+class Place(Protocol):
+    """A prepared environment."""
+
+    @property
+    def gate(self) -> Gate: ...
+
+
+class Environments(Protocol):
+    """Who makes environments. `prepare` leaves nothing if it fails; `cleanup` never raises."""
+
+    async def prepare(self, task: Task) -> ContainerInfo: ...
+    def find(self, container_id: str) -> Place: ...
+    async def cleanup(self, task_uuid: str) -> None: ...
+
+
+class ToolBox(Tools, Protocol):
+    """Tools, of which some may be missing."""
+
+    problems: list[str]
+
+    def leave_out(self, names: Sequence[str]) -> None: ...
+
+
+class Rules(Protocol):
+    """What a project asks for."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def without_tools(self) -> tuple[str, ...]: ...
+    def applied_to(self, policy: Policy) -> Policy: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """What works on tasks.
+
+    `open_tools`: the tools whose commands go through a gate, in a folder behind it.
+    `rule_files`: names of files of a project; `read_rules`: what those that are there ask for.
+    """
+
+    open_model: Callable[[], AbstractAsyncContextManager[Model]]
+    open_tools: Callable[[Gate, str], AbstractAsyncContextManager[ToolBox]]
+    read_rules: Callable[[Mapping[str, bytes]], Rules]
+    rule_files: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """`transcripts`: the folder of what was said. `secrets`: never told to anybody.
+
+    `check_s`: the tracker is asked at most so often if a task is still wanted.
+    `max_attempts`: a task that was begun so often without an end is not begun again.
+    """
+
+    transcripts: Path
+    author: Author = field(default_factory=Author)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    check_s: float = 10.0
+    max_attempts: int = 5
+
+
+class TaskHandler:
+    """Does tasks, one at a time. `clock`: the time of day. `listener`: is told what happens."""
+
+    def __init__(
+        self,
+        environments: Environments,
+        agent: Agent,
+        options: HandlerOptions,
+        *,
+        clock: Callable[[], datetime],
+        git: OurGit,
+        credential_for: Callable[[str], Credential | None],
+        listener: Listener = ignore,
+    ) -> None:
+        self._environments = environments
+        self._agent = agent
+        self._options = options
+        self._clock = clock
+        self._git = git
+        self._credential_for = credential_for
+        self._listener = listener
+
+    async def handle(self, task: Task, source: TaskSource, *, attempt: int = 1) -> Handled:
+        """Do `task` to its end. An error is an end, too: it is told, and nothing is raised.
+
+        `attempt`: how often it was begun, this time included.
+        """
+        try:
+            handled = await self._handle(task, source, attempt)
+        except KakoiError as error:
+            _log.error("the task %s failed: %s", task.key, self._safe(str(error)))
+            way = f"\n\n{error.hint}" if error.hint else ""
+            handled = Handled(stage="error", error=f"{error}{way} ({error.code})")
+        except Exception as error:
+            # Of one task: whoever does tasks must live to do the next one.
+            _log.exception("the task %s failed, and that is a defect of kakoi", task.key)
+            handled = Handled(stage="error", error=f"kakoi failed: {type(error).__name__}")
+        handled = replace(
+            handled, error=self._safe(handled.error), summary=self._safe(handled.summary)
+        )
+        await finish(self._tell(task, source, handled))
+        return handled
+
+    async def _handle(self, task: Task, source: TaskSource, attempt: int) -> Handled:
+        if attempt > self._options.max_attempts:
+            raise ExecutionError(
+                f"it was begun {attempt - 1} times, and whoever did it was ended each time",
+                hint="give it the waiting label again to have it tried again",
+            )
+        await mark(source, task, "processing")
+        info = await self._environments.prepare(task)
+        try:
+            return await self._work(task, source, info)
+        finally:
+            await finish(self._environments.cleanup(task.uuid))
+
+    async def _work(self, task: Task, source: TaskSource, info: ContainerInfo) -> Handled:
+        gate = self._environments.find(info.container_id).gate
+        channel = await (await gate.place()).channel()
+        project = info.workspace_path
+        delivery = Delivery(channel, project, author=self._options.author)
+        base = await delivery.begin()
+        files = await _read(channel, project, (TEMPLATE_NAME, *self._agent.rule_files))
+        template = files.pop(TEMPLATE_NAME, None)
+        rules = self._agent.read_rules(files)
+        tightened = gate.under(rules.applied_to(gate.policy), approver=None, session="")
+        watch = Watch(source, task, every_s=self._options.check_s)
+        async with self._agent.open_model() as model:
+            try:
+                async with self._agent.open_tools(tightened, project) as tools:
+                    tools.leave_out(rules.without_tools)
+                    briefing = Briefing(
+                        workspace=project,
+                        policy=tightened.policy,
+                        offers=tools.offers,
+                        template=None if template is None else _text(template),
+                        rules=rules.text,
+                        problems=tools.problems,
+                    )
+                    handled = await self._loop(task, WatchedModel(model, watch), tools, briefing)
+            finally:
+                await finish(tightened.close())
+        if watch.stage is not None:
+            return replace(handled, stage=watch.stage, error="")
+        if handled.stage != "done":
+            return handled
+        work = await delivery.collect(base, self._safe(commit_message(task, handled.summary)))
+        return handled if work is None else await self._deliver(task, source, handled, work)
+
+    async def _loop(
+        self, task: Task, model: WatchedModel, tools: Tools, briefing: Briefing
+    ) -> Handled:
+        options = self._options
+        earlier = await asyncio.to_thread(
+            earlier_turns, options.transcripts, task_uuid=task.uuid, key=task.key
+        )
+        path = options.transcripts / f"{self._clock():%Y%m%dT%H%M%S.%f}-{task.uuid}.jsonl"
+        with TranscriptFile(
+            path, clock=self._clock, task=task.key, secrets=options.secrets
+        ) as transcript:
+            loop = AgentLoop(
+                model, tools, limits=self._agent.limits, listener=_both(transcript, self._listener)
+            )
+            model.watch.pause = loop.pause
+            prompt = task_prompt(task.title, task.body, words_of(task.comments))
+            ended = await loop.run(system_prompt(briefing), prompt, earlier)
+        return _handled(ended, path)
+
+    async def _deliver(
+        self, task: Task, source: TaskSource, handled: Handled, work: Work
+    ) -> Handled:
+        """Push, and for an issue open a request; a request that is there has the branch already."""
+        branch = task.source_branch if task.kind == "pull_request" else None
+        branch = branch or branch_name(task, work.commit)
+        await push(
+            self._git,
+            work,
+            repository=task.repository,
+            branch=branch,
+            credential=self._credential_for(task.repository),
+        )
+        handled = replace(handled, branch=branch)
+        if task.kind == "pull_request":
+            return handled
+        title = self._safe(task.title) or "Do a task"
+        change = Change(branch=branch, title=title, body=self._safe(request_body(task, handled)))
+        return replace(handled, url=await source.propose(task, change))
+
+    async def _tell(self, task: Task, source: TaskSource, handled: Handled) -> None:
+        """Say it, and show it by a label. A tracker that fails does not change what came of it."""
+        try:
+            await source.comment(task, self._safe(comment_of(handled)))
+        except SourceError as error:
+            _log.error("what came of %s could not be said: %s", task.key, error)
+        try:
+            await mark(source, task, handled.stage)
+        except SourceError as error:
+            _log.error("what came of %s could not be shown by a label: %s", task.key, error)
+
+    def _safe(self, text: str) -> str:
+        return redact(text, self._options.secrets)
+
+
+def _handled(ended: Ended, transcript: Path) -> Handled:
+    return Handled(
+        stage="done" if ended.outcome is Outcome.DONE else "error",
+        summary=ended.summary,
+        error=ended.error,
+        ended=ended,
+        transcript=transcript,
+    )
+
+
+async def _read(channel: Channel, project: str, names: Sequence[str]) -> dict[str, bytes]:
+    """The files of a project that are there."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = await channel.read_file(f"{project}/{name}", limit=_MAX_RULES)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ExecutionError(f"the project's {name} cannot be read: {error}") from error
+    return found
+
+
+def _text(data: bytes) -> str:
+    return checked_text(data, Path(TEMPLATE_NAME), hint="mend it, or remove it")
+
+
+def _both(first: Listener, second: Listener) -> Callable[[Event], None]:
+    def tell(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return tell

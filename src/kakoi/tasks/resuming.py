@@ -1,0 +1,44 @@
+"""What was said about a task before it was interrupted: its transcripts tell."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from kakoi.agent.conversation import Told, Turn
+from kakoi.agent.events import Ended, Event, Outcome
+from kakoi.agent.transcript import read_transcript, turns_of
+from kakoi.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
+_INTERRUPTED: Final = (Outcome.PAUSED, Outcome.CANCELLED)
+_MADE_ANEW: Final = (
+    "The work was interrupted here, and the environment was made anew: the project is as it was "
+    "in the beginning, and what you had changed in it is gone. Do again what is still right, and "
+    "go on."
+)
+
+
+def earlier_turns(folder: Path, *, task_uuid: str, key: str) -> tuple[Turn, ...]:
+    """What to go on from; nothing if the task was never begun, or has ended since.
+
+    `key`: a transcript of another task is not believed, whatever its name is.
+    """
+    events: list[Event] = []
+    for path in sorted(folder.glob(f"*-{task_uuid}.jsonl")):
+        try:
+            found = read_transcript(path)
+        except (ConfigurationError, OSError) as error:
+            _log.warning("a transcript is left out: %s", error)
+            continue
+        if found.task == key:
+            events = _going_on(events, [event for _at, event in found.events])
+    turns = turns_of(events)
+    return (*turns, Told(text=_MADE_ANEW)) if turns else ()
+
+
+def _going_on(before: Sequence[Event], events: Sequence[Event]) -> list[Event]:
+    last = events[-1] if events else None
+    if isinstance(last, Ended) and last.outcome not in _INTERRUPTED:
+        return []
+    return [*before, *events]

@@ -1,0 +1,300 @@
+"""`kakoi agent run`, `producer` and `consumer` as processes: with a container, with bubblewrap,
+with signals, and with a `kill -9` half-way."""
+
+import json
+import os
+import select
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.openai_server import OpenAIServer, call, last_tool_text
+from tests.doors.conftest import has_bubblewrap, need
+from tests.doors.terminals import KAKOI, PATIENCE_S
+from tests.tasks.hosting import PYTHON, containers, docker, wait_until
+from tests.tasks.hub import BROKEN, MENDED, PULL, RUN_TESTS, Hub, a_hub, git, make_project
+from tests.tasks.trackers import TOKEN
+
+KEY = "a-key-that-nobody-may-see-0123456789"
+MEND = call("edit_file", path="adder.py", old_text="a - b", new_text="a + b")
+DONE = call("done", summary="add adds; its test passes")
+SCRIPT = (call("execute_command", command=RUN_TESTS), MEND,
+          call("execute_command", command=RUN_TESTS), DONE)  # fmt: skip
+
+
+@dataclass
+class Runner:
+    """kakoi on this machine, with a state of its own."""
+
+    folder: Path
+    model: str
+    environ: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def env(self) -> dict[str, str]:
+        config = self.folder / "config.yaml"
+        config.write_text(json.dumps(self.config))
+        names = ("PATH", "HOME", "DOCKER_HOST")
+        return {
+            **{name: os.environ[name] for name in names if name in os.environ},
+            "KAKOI_AUDIT_FILE": str(self.folder / "state" / "audit.jsonl"),
+            "KAKOI_TRANSCRIPTS": str(self.folder / "state" / "transcripts"),
+            "KAKOI_CONFIG": str(config),
+            "KAKOI_MODEL": "openai:scripted",
+            "KAKOI_MODEL_URL": self.model,
+            "KAKOI_MODEL_API_KEY": KEY,
+            "LANG": "C.UTF-8",
+            **self.environ,
+        }
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [*KAKOI, "agent", *arguments],
+            env=self.env(),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: str) -> tuple[int, list[Any], str]:
+        """The exit status, the lines of JSON, and what was shown."""
+        running = self.start(*arguments)
+        try:
+            out, err = running.communicate(timeout=2 * PATIENCE_S)
+        finally:
+            running.kill()
+        assert "Traceback" not in err, err
+        return running.returncode, [json.loads(line) for line in out.splitlines()], err
+
+    def written(self) -> str:
+        """All that was written down here."""
+        files = [each for each in (self.folder / "state").rglob("*") if each.is_file()]
+        return "".join(each.read_text(errors="replace") for each in files)
+
+
+@pytest.fixture
+def hub(engine: None, tmp_path: Path) -> Iterator[Hub]:
+    form = "{{(index .IPAM.Config 0).Gateway}}"
+    address = docker("network", "inspect", "bridge", "--format", form)
+    with a_hub(tmp_path / "srv", address) as hub:
+        yield hub
+
+
+def runner_for(hub: Hub, folder: Path, owner: str, model: OpenAIServer) -> Runner:
+    config = {
+        "tasks": {
+            "base_image": PYTHON,
+            "owner": owner,
+            "clone": {"auto_install_deps": False},
+            # A server of the private network is out of reach unless it is named.
+            "network": {
+                "whitelist_mode": True,
+                "allowed_domains": [hub.web.removeprefix("http://").replace(":", "/32:")],
+            },
+            "sources": {"github": ["team/project"], "check_seconds": 0.01},
+            "queue": {"lease_seconds": 15, "poll_seconds": 0.2},
+        },
+        "resources": {"cpu_limit": 1},
+    }
+    return Runner(folder, model.url, dict(hub.environ), config)
+
+
+# --- One task --------------------------------------------------------------------------------
+
+
+def test_an_address_is_done_in_a_container_and_proposed(
+    hub: Hub, tmp_path: Path, owner: str
+) -> None:
+    with OpenAIServer(*SCRIPT).listening() as model:
+        run = runner_for(hub, tmp_path, owner, model)
+        status, told, err = run("run", hub.issue, "--json")
+    assert status == 0, err
+    (result,) = told
+    assert (result["task"], result["stage"]) == (hub.issue, "done")
+    assert result["url"] == f"{hub.web}/team/project/pull/9"
+    assert hub.file(result["branch"], "adder.py") == MENDED
+    assert "OK" in last_tool_text(model.requests[-1])
+    assert hub.stage() == "done"
+    assert f"$ {RUN_TESTS}" in err
+    assert containers(owner) == []
+    for secret in (TOKEN, KEY):
+        assert secret not in run.written() + err + hub.everything_said()
+        assert secret not in json.dumps(model.requests)
+
+
+@pytest.mark.parametrize("sandbox", ["bubblewrap"])
+def test_a_file_is_done_in_a_folder_and_pushed(tmp_path: Path, sandbox: str) -> None:
+    need("bubblewrap", is_there=has_bubblewrap())
+    make_project(tmp_path / "srv" / "project.git")
+    task = tmp_path / "adding.md"
+    task.write_text("---\ntitle: Adding is broken\nrepository: ./srv/project.git\n---\nMend it.\n")
+    environ = {"KAKOI_TASK_PLACE": "folder", "KAKOI_SANDBOX": sandbox}
+    with OpenAIServer(*SCRIPT).listening() as model:
+        run = Runner(tmp_path, model.url, environ)
+        status, told, err = run("run", str(task), "--json")
+    assert status == 0, err
+    (result,) = told
+    bare = tmp_path / "srv" / "project.git"
+    assert result["branch"].startswith("coding-agent/adding-")
+    assert git(bare, "show", f"{result['branch']}:adder.py") + "\n" == MENDED
+    assert git(bare, "show", "main:adder.py") + "\n" == BROKEN
+    assert "OK" in last_tool_text(model.requests[-1])
+    assert list((tmp_path / "state" / "workspaces").iterdir()) == []
+    beside = json.loads((tmp_path / "adding.md.kakoi.json").read_text())
+    assert beside["labels"] == ["coding agent done"]
+    assert "add adds" in beside["comments"][0]["body"]
+    lines = (tmp_path / "state" / "audit.jsonl").read_text().splitlines()
+    audit = [json.loads(line) for line in lines]
+    assert {each["sandbox"] for each in audit if each["event"] == "ended"} == {sandbox}
+
+
+def test_what_cannot_be_a_task_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "bad.md").write_text("---\ntitle: x\n---\nDo.\n")
+    run = Runner(tmp_path, "http://127.0.0.1:1/v1")
+    for target, words in [
+        ("https://elsewhere.example/x", "is no address of a task"),
+        ("bad.md", "repository"),
+    ]:
+        status, _told, err = run("run", target)
+        assert status == 2, err
+        assert words in err
+
+
+# --- The queue -------------------------------------------------------------------------------
+
+
+def test_what_waits_is_queued_once_and_done_by_a_consumer(
+    hub: Hub, tmp_path: Path, owner: str
+) -> None:
+    with OpenAIServer(MEND, DONE, MEND, DONE).listening() as model:
+        run = runner_for(hub, tmp_path, owner, model)
+        assert run("producer", "--json")[:2] == (
+            0, [{"queued": [hub.issue, hub.pull], "failures": []}])  # fmt: skip
+        assert run("producer", "--json")[:2] == (0, [{"queued": [], "failures": []}])
+        status, told, err = run("consumer", "--json")
+        assert status == 0, err
+        assert [(each["task"], each["stage"]) for each in told] == [
+            (hub.issue, "done"), (hub.pull, "done")]  # fmt: skip
+        assert hub.file("feature", "adder.py") == MENDED
+        assert run("consumer", "--json")[:2] == (0, [])
+    assert containers(owner) == []
+
+
+class Gated:
+    """The model stops at its second answer until it is let go; the first one to come is told."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.go = threading.Event()
+
+    def __call__(self, _body: dict[str, Any]) -> Any:
+        self.reached.set()
+        self.go.wait(PATIENCE_S)
+        return MEND
+
+
+def lease_end(run: Runner) -> float:
+    with closing(sqlite3.connect(run.folder / "state" / "queue.db")) as connection:
+        (until,) = connection.execute("SELECT until FROM tasks").fetchone()
+    return float(until)
+
+
+def renewed_since(run: Runner, before: float) -> bool:
+    return lease_end(run) > before
+
+
+def test_a_task_of_a_killed_consumer_is_gone_on_with_by_another(
+    hub: Hub, tmp_path: Path, owner: str
+) -> None:
+    gated = Gated()
+    hub.issues[PULL]["labels"] = []
+    script = (call("list_files"), gated, MEND, DONE)
+    with OpenAIServer(*script).listening() as model:
+        run = runner_for(hub, tmp_path, owner, model)
+        assert run("producer")[0] == 0
+        first, second = run.start("consumer", "--continuous"), None
+        try:
+            assert gated.reached.wait(PATIENCE_S)
+            (container,) = containers(owner)
+            second = run.start("consumer", "--json", "--continuous")
+            # While the first one lives it renews its lease, and nobody else gets the task.
+            for _ in range(2):
+                wait_until(partial(renewed_since, run, lease_end(run)))
+            assert len(model.requests) == 2
+            assert containers(owner) == [container]
+            first.kill()
+            first.wait(PATIENCE_S)
+            assert second.stdout is not None
+            assert select.select([second.stdout], [], [], PATIENCE_S)[0]
+            second.send_signal(signal.SIGTERM)
+            out, err = second.communicate(timeout=PATIENCE_S)
+        finally:
+            gated.go.set()
+            for each in (first, second):
+                if each is not None:
+                    each.kill()
+                    each.communicate()
+    assert second.returncode == 128 + signal.SIGTERM, err
+    (result,) = [json.loads(line) for line in out.splitlines()]
+    assert (result["stage"], result["steps"]) == ("done", 2)
+    assert "made anew" in json.dumps(model.requests[2])  # It knows what was said before.
+    assert hub.file(result["branch"], "adder.py") == MENDED
+    assert len(hub.new_pulls()) == 1
+    assert len(hub.said()) == 1
+    assert containers(owner) == []
+
+
+def test_a_signal_gives_the_task_back_and_leaves_nothing(
+    hub: Hub, tmp_path: Path, owner: str
+) -> None:
+    gated = Gated()
+    hub.issues[PULL]["labels"] = []
+    with OpenAIServer(gated, MEND, DONE).listening() as model:
+        run = runner_for(hub, tmp_path, owner, model)
+        assert run("producer")[0] == 0
+        running = run.start("consumer")
+        try:
+            assert gated.reached.wait(PATIENCE_S)
+            running.send_signal(signal.SIGINT)
+            assert running.wait(PATIENCE_S) == 128 + signal.SIGINT
+        finally:
+            gated.go.set()
+            running.kill()
+            running.communicate()
+        assert containers(owner) == []
+        assert hub.stage() == "processing"
+        # At once: nobody has to wait for a lease to run out.
+        status, told, err = run("consumer", "--json")
+    assert status == 0, err
+    assert told[0]["stage"] == "done"
+
+
+def test_what_is_being_done_cannot_be_begun_by_hand(hub: Hub, tmp_path: Path, owner: str) -> None:
+    gated = Gated()
+    hub.issues[PULL]["labels"] = []
+    with OpenAIServer(gated, DONE).listening() as model:
+        run = runner_for(hub, tmp_path, owner, model)
+        assert run("producer")[0] == 0
+        running = run.start("consumer")
+        try:
+            assert gated.reached.wait(PATIENCE_S)
+            status, _told, err = run("run", hub.issue)
+            assert status == 2
+            assert "somebody is at work on" in err
+        finally:
+            gated.go.set()
+            running.communicate(timeout=PATIENCE_S)
+            running.kill()
+    assert running.returncode == 0
+    assert hub.stage() == "done"
