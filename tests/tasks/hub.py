@@ -16,7 +16,8 @@ from pathlib import Path
 from tests.tasks.trackers import TOKEN, FakeGitHub, Reply, send
 
 BROKEN = "def add(a, b):\n    return a - b\n"
-MENDED = BROKEN.replace("-", "+")
+# Longer, too: Python tells a changed file by its size and the second it was written in.
+MENDED = BROKEN.replace("a - b", "a + b  # both")
 TESTS = """\
 import unittest
 

@@ -34,7 +34,7 @@ from tests.tasks.hub import BROKEN, ISSUE, MENDED, PULL, RUN_TESTS, Hub, a_hub, 
 from tests.tasks.trackers import TOKEN
 
 pytestmark = pytest.mark.anyio
-MEND = call("edit_file", path="adder.py", old_text="a - b", new_text="a + b")
+MEND = call("edit_file", path="adder.py", old_text="a - b", new_text="a + b  # both")
 KEY = "a-key-of-a-model-that-nobody-may-see"
 
 

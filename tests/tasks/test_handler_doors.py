@@ -25,7 +25,7 @@ from tests.tasks.hub import BROKEN, MENDED, PULL, RUN_TESTS, Hub, a_hub, git, ma
 from tests.tasks.trackers import TOKEN
 
 KEY = "a-key-that-nobody-may-see-0123456789"
-MEND = call("edit_file", path="adder.py", old_text="a - b", new_text="a + b")
+MEND = call("edit_file", path="adder.py", old_text="a - b", new_text="a + b  # both")
 DONE = call("done", summary="add adds; its test passes")
 SCRIPT = (call("execute_command", command=RUN_TESTS), MEND,
           call("execute_command", command=RUN_TESTS), DONE)  # fmt: skip
