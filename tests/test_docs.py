@@ -144,6 +144,12 @@ def test_a_wrong_terminal_example_is_noticed(tmp_path: Path) -> None:
     assert len(differences(example, tmp_path)) == 2
 
 
+def test_the_reference_is_what_the_code_says() -> None:
+    argv = [sys.executable, str(ROOT / "scripts" / "reference"), "--check"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 # --- Nothing of one machine ------------------------------------------------------------------
 
 # Put together from pieces, so that this file does not hold what it looks for.

@@ -122,8 +122,12 @@ MEDDLE = """
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
 ATTACH, SEIZE, PIDFD_GETFD = 16, 0x4206, 438
+def send(pid, number):
+    try:
+        os.kill(pid, number)
+    except PermissionError:  # Landlock, where the kernel has it.
+        pass
 for pid in (1, os.getppid()):
-    os.kill(pid, 0)
     print(libc.ptrace(ATTACH, pid, None, None), libc.ptrace(SEIZE, pid, None, None))
     print(libc.syscall(PIDFD_GETFD, os.pidfd_open(pid), 3, 0))
     for name in ("mem", "environ", "fd", "maps", "cwd"):
@@ -133,7 +137,7 @@ for pid in (1, os.getppid()):
         except PermissionError:
             pass
 for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGSEGV):
-    os.kill(1, number)
+    send(1, number)
 print("done")
 """
 

@@ -17,6 +17,7 @@ import pytest
 from kakoi.errors import EnvironmentUnavailableError, KakoiError, SandboxError
 from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import ProcessResult, SpawnOptions
+from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.task import Task, container_name
@@ -127,7 +128,13 @@ def manager_of(
     executor = Breaking()
     executor.at, executor.before, executor.after = at, before, after
     env = {"DOCKER_HOST": own.host}
-    options = EnvironmentOptions(image=PYTHON, network="bridge")  # Where the server of git is.
+    options = EnvironmentOptions(
+        image=PYTHON,
+        network="bridge",  # Where the server of git is.
+        limits=Limits(
+            disk_bytes=None
+        ),  # The engine has mounts of its own, and sees no disk of ours.
+    )
     return Steps(options, clock=now, owner="test", executor=executor, engine_env=env)
 
 
@@ -295,6 +302,6 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_clone_is_said_and_nothing_
     executor.at, executor.before = "clone", shrink
     with pytest.raises(CloneError, match="does not fit on the disk") as failure:
         await manager.prepare(task)
-    assert "make room" in (failure.value.hint or "")
+    assert "disk_limit" in (failure.value.hint or "")
     assert containers(owner) == []
     assert manager.counters.clone_failures == 1

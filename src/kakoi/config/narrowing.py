@@ -26,7 +26,7 @@ def narrowed(name: str, value: Any, ours: Ours, *, origin: str) -> Any:
         if _is_wider_than_a_list(name, ours):
             return tuple(lines)
         return narrowed_lines(parse_domains(ours(name), origin=name), theirs)
-    if not _is_narrower(name, value, ours):
+    if value != ours(name) and not _is_narrower(name, value, ours):
         raise ConfigurationError(
             f"{origin}: a project can only narrow `{name}`, which is {_shown(name, ours)}",
             hint="widen it in your own settings: `kakoi config path` says where",

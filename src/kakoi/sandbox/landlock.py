@@ -140,11 +140,15 @@ def as_unavailable(error: SandboxError, *, sandbox: str) -> SandboxError:
     said = dict(
         line.partition(": ")[::2] for line in str(error.details.get("stderr", "")).splitlines()
     )
-    why = said.get("kakoi-unkept") or said.get("staging")
+    told = {
+        "cannot keep what was asked for": said.get("kakoi-unkept"),
+        "cannot be used here": said.get("staging"),
+    }
+    what, why = next(((what, why) for what, why in told.items() if why), ("", ""))
     if not why:
         return error
     return EnvironmentUnavailableError(
-        f"{sandbox} cannot keep what was asked for: {why}",
+        f"{sandbox} {what}: {why}",
         details={"environmentType": sandbox},
         hint=said.get("fix", ""),
     )
