@@ -15,6 +15,7 @@ from kakoi.policy.profiles import PROFILES, load_policy
 from kakoi.policy.rules import Policy, Rule
 from kakoi.runner.delivery import NoPythonError
 from kakoi.tasks.checkout import CloneError
+from kakoi.tasks.delivery import PushError
 
 # Why an error is raised, and what to do about it, by its code.
 CAUSES_AND_WAYS_OUT: Final[Mapping[str, tuple[str, str]]] = {
@@ -113,6 +114,12 @@ CAUSES_AND_WAYS_OUT: Final[Mapping[str, tuple[str, str]]] = {
         "Try it by hand: `git ls-remote ADDRESS`. Tokens are read from "
         "GITHUB_PERSONAL_ACCESS_TOKEN and GITLAB_PERSONAL_ACCESS_TOKEN.",
     ),
+    "PUSH_FAILED": (
+        "The token may not write there, the branch has moved on meanwhile, or what the task made "
+        "is no history that builds on the branch it began from.",
+        "Try it by hand: `git push --dry-run ADDRESS HEAD:BRANCH`. The token needs the right to "
+        "write; nothing is ever pushed by force.",
+    ),
     "EXECUTION_TIMEOUT": (
         "The limit is that of the call, `sandbox.docker.timeout` or `sandbox.host.timeout`.",
         "Give it more time (`kakoi run --timeout SECONDS`), or run less at once.",
@@ -202,7 +209,7 @@ def explanations(own: Policy | None = None) -> dict[str, Explanation]:
 
 def _errors() -> Iterator[Explanation]:
     classes = [each for each in vars(errors).values() if inspect.isclass(each)]
-    for kind in dict.fromkeys((*classes, NoPythonError, CloneError)):
+    for kind in dict.fromkeys((*classes, NoPythonError, CloneError, PushError)):
         if issubclass(kind, KakoiError) and "code" in vars(kind):
             why, way = CAUSES_AND_WAYS_OUT[kind.code]
             yield Explanation(
