@@ -271,7 +271,7 @@ class SmallDisk(ExecutionEnvironmentManager):
 async def test_a_project_that_does_not_fit_is_told_as_that(git: GitServer, make: Make) -> None:
     with pytest.raises(CloneError, match="does not fit on the disk") as caught:
         await make(kind=SmallDisk).prepare(a_task(git.url("open/heavy")))
-    assert "make room" in caught.value.hint
+    assert "disk_limit" in caught.value.hint
 
 
 class Vanishing(ExecutionEnvironmentManager):
