@@ -178,7 +178,10 @@ async def test_many_at_once_are_told_apart_too_as_far_as_a_shell_can(
     await until(lambda: len(alive_outside(mark)) >= 36)
     left = await channel.run(Command(command="exit 137"))
     killed = await channel.run(Command(command=["sh", "-c", "kill -9 $$"]))
-    async with channel.open(Command(command=["sleep", mark])) as sleeper:
+    text = "echo up; exec sleep $0"
+    async with channel.open(Command(command=["sh", "-c", text, mark])) as sleeper:
+        # Before it says so, the signal could meet the shell that is to start it.
+        assert await anext(aiter(sleeper.output())) == ("stdout", b"up\n")
         await sleeper.signal(signal.SIGTERM)
         ended = await sleeper.result()
     await channel.write_file(f"/tmp/{mark}", b"")

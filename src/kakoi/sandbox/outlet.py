@@ -161,12 +161,16 @@ def _make_private() -> tuple[str, int]:
     """A directory of ours, and the descriptor by which it is locked."""
     while True:
         path = tempfile.mkdtemp(prefix=_PREFIX)
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        # Somebody may be sweeping, and take it for a leftover until it is locked.
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.stat(path).st_ino == os.fstat(lock).st_ino:
                 return path, lock
-        os.close(lock)  # Somebody was sweeping, and took it for a leftover.
+        os.close(lock)
 
 
 def _sweep() -> None:
