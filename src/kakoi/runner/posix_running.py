@@ -26,6 +26,7 @@ _SIGNAL_TRIES, _SIGNAL_PAUSE_S = 50, 0.02
 _LARGEST_SIGNAL = 64
 # A command costs four processes in the sandbox, and from here on only three.
 _MANY = 16
+_FEW = 2
 
 
 class Memory(Protocol):
@@ -330,6 +331,9 @@ class PosixRunning:
     async def _with_room(self, result: ExecutionResult) -> ExecutionResult:
         """Of a command that has failed, whether the disk was full."""
         if result.ok or result.reason not in (Reason.EXITED, Reason.SIGNALLED):
+            return result
+        # One more shell for each would leave too few to tell how a command ended.
+        if self._shells.busy_count > _FEW:
             return result
         try:
             said = await self._shells.order("room", lines=[self._command.cwd or ""])
