@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import ipaddress
 import os
-import platform
 import shutil
 import socket
 import statistics
@@ -21,8 +20,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
+
+from _saving import save
 
 from kakoi.egress.domains import parse_domains
 from kakoi.egress.proxy import Proxy, ProxyLimits
@@ -285,16 +285,7 @@ def main() -> None:
         table = "\n".join(f"{what:<50} {value:>14}   {ratio}" for what, value, ratio in rows)
         print(table)
         if options.save:
-            save(table)
-
-
-def save(table: str) -> None:
-    now = datetime.now(UTC)
-    kind = f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores, Python"
-    head = f"{now:%Y-%m-%d}, {kind} {platform.python_version()}, root: {os.getuid() == 0}\n\n"
-    folder = Path(__file__).parent / "results"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{now:%Y-%m-%d}-egress.txt").write_text(f"{head}{table}\n")
+            save("egress", table)
 
 
 if __name__ == "__main__":

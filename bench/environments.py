@@ -9,8 +9,6 @@ the same run: `docker run` plus `git clone` over HTTP from a server in another c
 
 import argparse
 import asyncio
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from _saving import save
 
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.task import Task, container_name
@@ -158,10 +158,7 @@ def main() -> None:
     text = "\n".join(f"{what:<34} {value:>10}   {ratio}" for what, value, ratio in bench.rows)
     print(text)
     if options.save:
-        day = f"{now():%Y-%m-%d}"
-        path = Path(__file__).parent / "results" / f"{day}-environments.txt"
-        machine = f"{day}, {os.cpu_count()} processors, Linux {platform.release()}"
-        path.write_text(f"{machine}\n\n{text}\n", "utf-8")
+        save("environments", text)
 
 
 async def run(bench: Bench, count: int) -> None:

@@ -10,14 +10,12 @@ the table to bench/results/.
 import argparse
 import asyncio
 import contextlib
-import os
-import platform
 import statistics
 import subprocess
 import tempfile
 import time
-from datetime import UTC, datetime
-from pathlib import Path
+
+from _saving import save
 
 from kakoi.runner.commands import Command
 from kakoi.sandbox.adapter import Limits
@@ -105,12 +103,7 @@ def main() -> None:
     table = "\n".join(f"{what:<50} {value:>12}   {ratio}" for what, value, ratio in rows)
     print(table)
     if options.save:
-        now = datetime.now(UTC)
-        kind = f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores, Python"
-        head = f"{now:%Y-%m-%d}, {kind} {platform.python_version()}, root: {os.getuid() == 0}\n\n"
-        folder = Path(__file__).parent / "results"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{now:%Y-%m-%d}-limits.txt").write_text(f"{head}{table}\n")
+        save("limits", table)
 
 
 if __name__ == "__main__":

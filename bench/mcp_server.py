@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import platform
 import secrets
 import statistics
 import subprocess
@@ -18,10 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2
+from _saving import save
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -235,12 +234,7 @@ def main() -> None:
     table = "\n".join(f"{what:<50} {value:>12}   {ratio}" for what, value, ratio in rows)
     print(table)
     if options.save:
-        now = datetime.now(UTC)
-        kind = f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores, Python"
-        head = f"{now:%Y-%m-%d}, {kind} {platform.python_version()}, root: {os.getuid() == 0}\n\n"
-        folder = Path(__file__).parent / "results"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{now:%Y-%m-%d}-mcp.txt").write_text(f"{head}{table}\n")
+        save("mcp", table)
 
 
 if __name__ == "__main__":

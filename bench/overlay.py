@@ -9,17 +9,16 @@ bench/results/.
 
 import argparse
 import asyncio
-import os
-import platform
 import shutil
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+
+from _saving import save
 
 from kakoi.overlay import Overlay
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
@@ -141,12 +140,7 @@ def main() -> None:
     table = "\n".join(f"{what:<50} {value:>12}   {ratio}".rstrip() for what, value, ratio in rows)
     print(table)
     if options.save:
-        now = datetime.now(UTC)
-        kind = f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores, Python"
-        head = f"{now:%Y-%m-%d}, {kind} {platform.python_version()}, root: {os.getuid() == 0}\n\n"
-        results = Path(__file__).parent / "results"
-        results.mkdir(exist_ok=True)
-        (results / f"{now:%Y-%m-%d}-overlay.txt").write_text(f"{head}{table}\n")
+        save("overlay", table)
 
 
 if __name__ == "__main__":

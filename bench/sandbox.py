@@ -10,15 +10,15 @@ import argparse
 import asyncio
 import contextlib
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
+
+from _saving import save
 
 from kakoi.runner.commands import Channel, Command
 from kakoi.sandbox.adapter import SandboxAdapter
@@ -238,12 +238,7 @@ def main() -> None:
     table = "\n".join(f"{what:<50} {value:>12}   {ratio}" for what, value, ratio in rows)
     print(table)
     if options.save:
-        now = datetime.now(UTC)
-        kind = f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores, Python"
-        head = f"{now:%Y-%m-%d}, {kind} {platform.python_version()}, root: {os.getuid() == 0}\n\n"
-        folder = Path(__file__).parent / "results"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{now:%Y-%m-%d}-sandbox.txt").write_text(f"{head}{table}\n")
+        save("sandbox", table)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,14 @@ import argparse
 import asyncio
 import contextlib
 import os
-import platform
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+
+from _saving import save
 
 from kakoi.policy.profiles import load_policy
 from kakoi.runner.channel import open_channel
@@ -147,19 +146,15 @@ async def measure(workspace: str) -> list[str]:
 def main() -> None:
     """Measure, print, and save if asked to."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--save", action="store_true", help="add the table to bench/results/")
+    parser.add_argument("--save", action="store_true", help="keep the table in bench/results/")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kakoi-bench-") as workspace:
         os.chmod(workspace, 0o755)  # noqa: S103 - commands are another user
         lines = asyncio.run(measure(workspace))
-    now = datetime.now(UTC)
-    head = f"walls, {now:%Y-%m-%d %H:%M} UTC, Linux {platform.release()}, {os.cpu_count()} cores"
-    text = "\n".join([head, *lines])
-    print(text)
+    table = "\n".join(lines)
+    print(table)
     if arguments.save:
-        path = Path(__file__).parent / "results" / f"{now:%Y-%m-%d}-walls.txt"
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text + "\n\n")
+        save("walls", table)
 
 
 if __name__ == "__main__":
