@@ -29,7 +29,10 @@ class Outlet:
         self._listener: socket.socket | None = None
 
     def hand_over(self, request: Request, order: dict[str, Any]) -> None:
-        """Give it to who listens at `path`; OSError is an answer."""
+        """Give it to who waits at `path`, with the `token` by which it knows us.
+
+        OSError is an answer.
+        """
         if self._listener is None or not _listens(self._listener):
             if self._listener is not None:
                 self._listener.close()
@@ -38,11 +41,12 @@ class Outlet:
             listener.bind(("127.0.0.1", PORT))
             listener.listen(_BACKLOG)
             self._listener = listener
-        with socket.socket(socket.AF_UNIX) as line:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
             line.settimeout(_PATIENCE_S)
             line.connect(order["path"])
             rights = array.array("i", [self._listener.fileno()])
-            line.sendmsg([b"k"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            message = order["token"].encode()
+            line.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         request.answer({})
 
 

@@ -29,6 +29,8 @@ _PATIENCE_S: Final = 10.0
 _PREFIX: Final = "kakoi-way-"
 _FOLDER: Final = "way"
 _NOTE: Final = "note"
+_LOOKS: Final = 64
+_MESSAGE_BYTES: Final = 64
 
 
 class Served(Protocol):
@@ -118,11 +120,10 @@ class Handover:
             )
         name = secrets.token_hex(4)  # Several sandboxes may see the same directory.
         path = os.path.join(self.folder, name)
-        meeting = socket.socket(socket.AF_UNIX)
+        meeting = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             meeting.bind(path)
             os.chmod(path, 0o666)  # noqa: S103 - what is above it is private
-            meeting.listen(1)
             meeting.setblocking(False)
             listener = await _receive(channel, meeting, f"{inside}/{name}")
             try:
@@ -212,34 +213,43 @@ def unreachable(why: str) -> SandboxError:
 
 
 async def _receive(channel: RunnerChannel, meeting: socket.socket, path: str) -> socket.socket:
+    """The socket that comes from the runner, whatever else commands throw at that door."""
+    token = secrets.token_hex(16)  # Commands see the path, but not what the runner is told.
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(_PATIENCE_S):
-        asked = asyncio.ensure_future(channel.ask({"op": "hand_over", "path": path}))
-        came = asyncio.ensure_future(loop.sock_accept(meeting))
-        try:
-            await asyncio.wait((asked, came), return_when=asyncio.FIRST_COMPLETED)
-            if asked.done() and asked.exception() is not None:
-                await asked
-            line, _ = await came
-        finally:
-            came.cancel()
-            if not asked.done():
-                await asyncio.wait((asked,), timeout=_PATIENCE_S)
-            asked.cancel()
-    with line:
-        line.settimeout(_PATIENCE_S)
-        return await asyncio.to_thread(_take_socket, line)
+    coming: asyncio.Future[socket.socket] = loop.create_future()
+
+    def look() -> None:
+        # A limit, for who is flooded: the loop has others to serve.
+        for _ in range(_LOOKS):
+            try:
+                message, fds = _next_message(meeting)
+            except BlockingIOError:
+                return
+            if message == token.encode() and len(fds) == 1 and not coming.done():
+                coming.set_result(socket.socket(fileno=fds[0]))
+                return
+            for each in fds:
+                os.close(each)
+
+    loop.add_reader(meeting, look)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await channel.ask({"op": "hand_over", "path": path, "token": token})
+            return await coming
+    except BaseException:
+        if coming.done() and not coming.cancelled():
+            coming.result().close()
+        raise
+    finally:
+        loop.remove_reader(meeting)
 
 
-def _take_socket(line: socket.socket) -> socket.socket:
-    room = socket.CMSG_SPACE(array.array("i").itemsize)
-    _, extra, _, _ = line.recvmsg(1, room)
+def _next_message(meeting: socket.socket) -> tuple[bytes, list[int]]:
+    """What was said, and the descriptors that came with it, now ours to close."""
+    fds = array.array("i")
+    room = socket.CMSG_SPACE(fds.itemsize)
+    message, extra, _, _ = meeting.recvmsg(_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
     for level, kind, data in extra:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds = array.array("i")
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-            for other in fds[1:]:
-                os.close(other)
-            if fds:
-                return socket.socket(fileno=fds[0])
-    raise OSError("it handed nothing over")
+    return message, list(fds)

@@ -17,6 +17,7 @@ from kakoi.errors import KakoiError, SandboxError
 from kakoi.process.options import ProcessResult
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import MIB, Channel, Command
+from kakoi.tasks.collecting import written_by
 from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote
 
@@ -103,21 +104,18 @@ class Delivery:
         return found
 
     async def _bundle(self, base: str) -> bytes:
-        data = bytearray()
-        command = self._command(["bundle", "create", "-", f"^{base}", "HEAD"])
-        async with self._channel.open(command) as running:
-            async for stream, part in running.output():
-                if stream == "stdout":
-                    data += part
-                if len(data) > MAX_BUNDLE_BYTES:
-                    raise PushError(
-                        f"the change has more than {MAX_BUNDLE_BYTES // MIB} MiB",
-                        hint="should .gitignore name what was made there?",
-                    )
-            result = await running.result()
+        data, result = await written_by(
+            self._channel,
+            self._command(["bundle", "create", "-", f"^{base}", "HEAD"]),
+            most_bytes=MAX_BUNDLE_BYTES,
+            too_much=PushError(
+                f"the change has more than {MAX_BUNDLE_BYTES // MIB} MiB",
+                hint="should .gitignore name what was made there?",
+            ),
+        )
         if not result.ok:
             raise _inside("bundle", result)
-        return bytes(data)
+        return data
 
     async def _must(self, *argv: str, stdin: bytes | None = None) -> ExecutionResult:
         result = await self._git(*argv, stdin=stdin)

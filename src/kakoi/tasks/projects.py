@@ -16,6 +16,7 @@ from kakoi.runner.commands import Channel, Command
 from kakoi.sandbox.docker_cli import Program
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.tasks.checkout import PROJECT
+from kakoi.tasks.collecting import written_by
 from kakoi.tasks.reaching import is_proxied
 from kakoi.tasks.values import EnvironmentOptions
 
@@ -78,22 +79,19 @@ class Projects:
 
 async def _archive(channel: Channel) -> bytes:
     """The project's files as they were committed."""
-    data = bytearray()
     argv = ["git", "-c", "core.hooksPath=/dev/null", "archive", "--format=tar", "HEAD"]
-    command = Command(command=argv, cwd=PROJECT, timeout_s=_ARCHIVE_S)
-    async with channel.open(command) as running:
-        async for stream, part in running.output():
-            if stream == "stdout":
-                data += part
-            if len(data) > MAX_CONTEXT_BYTES:
-                raise SandboxError(
-                    f"the project has more than {MAX_CONTEXT_BYTES} bytes; no image is built of it",
-                    hint="build the image yourself, and name it in tasks.base_image",
-                )
-        result = await running.result()
+    data, result = await written_by(
+        channel,
+        Command(command=argv, cwd=PROJECT, timeout_s=_ARCHIVE_S),
+        most_bytes=MAX_CONTEXT_BYTES,
+        too_much=SandboxError(
+            f"the project has more than {MAX_CONTEXT_BYTES} bytes; no image is built of it",
+            hint="build the image yourself, and name it in tasks.base_image",
+        ),
+    )
     if not result.ok:
         raise SandboxError(f"the project's files cannot be had: {result.stderr.strip()[:300]}")
-    return bytes(data)
+    return data
 
 
 def build_engine(
