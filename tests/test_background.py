@@ -98,3 +98,27 @@ os.waitpid(child, 0)
 print("ended")
 """
     assert said(code) == ["opened", "ended", "closed"]
+
+
+def test_work_that_is_cancelled_before_its_first_step_ends_the_wait_for_it() -> None:
+    code = """
+import asyncio
+is_held, go_on = threading.Event(), threading.Event()
+async def hold():
+    is_held.set()
+    go_on.wait()
+async def main():
+    background().start(hold())
+    is_held.wait()
+    task = asyncio.create_task(background().arun(held.get()))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    try:
+        await task
+    except asyncio.CancelledError:
+        print("cancelled")
+asyncio.run(main())
+"""
+    assert said(code) == ["cancelled"]

@@ -140,6 +140,7 @@ class _UnderWay(Generic[_T]):
 
     def _start(self) -> None:
         self._task = self._loop.create_task(self._carry())
+        self._task.add_done_callback(self._tell_if_never_begun)
 
     def _cancel(self) -> None:
         if self._task is not None:
@@ -152,6 +153,12 @@ class _UnderWay(Generic[_T]):
             self.done.set_exception(error)
         else:
             self.done.set_result(result)
+
+    def _tell_if_never_begun(self, _task: "asyncio.Task[None]") -> None:
+        """Cancelled before its first step, a task never gets into its coroutine."""
+        if not self.done.done():
+            self._work.close()
+            self.done.set_exception(asyncio.CancelledError())
 
 
 class Held(Generic[_T]):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -91,6 +92,34 @@ async def test_whoever_waits_is_told_the_status(kept: bool) -> None:
     assert status == (0 if kept else 7)  # A keeper's own status says nothing.
     await ended(stream)
     await ended(stream)
+
+
+@in_a_loop
+@both_ways
+async def test_without_pidfds_its_end_is_noticed_too(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Linux before 5.3, or with a Python that was built for that."""
+    monkeypatch.delattr(os, "pidfd_open")
+    stream = start("cat", kept=kept)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(stream.socket, b"line")
+    assert await read(stream, 4) == b"line"
+    await ended(stream)
+    with pytest.raises(ProcessLookupError):
+        os.kill(stream.pid, 0)
+
+
+@in_a_loop
+async def test_nothing_stays_if_its_keeper_cannot_be_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_fd: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "dup", refuse)
+    with pytest.raises(ExecutionError, match="cannot start"):
+        start("cat", kept=True)
 
 
 @in_a_loop

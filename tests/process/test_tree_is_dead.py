@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import anyio
 import pytest
 
 from kakoi.errors import ExecutionError, ExecutionTimeoutError
-from kakoi.process import ProcessExecutor, SpawnOptions
+from kakoi.process import ProcessExecutor, SpawnOptions, keeping
 from tests.process.trees import (
     PATIENCE_S,
     PRELUDE,
@@ -192,6 +193,30 @@ async def test_a_program_that_stops_its_keepers_still_ends_when_cancelled(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert not witness.anybody_alive()
+
+
+async def test_help_that_cannot_be_started_at_once_comes_later(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To kill the keeper instead would let everything below it go."""
+    start, refused = keeping.help_to_end, []
+
+    def start_the_third_time(keeper: int) -> subprocess.Popen[bytes]:
+        if len(refused) < 2:
+            refused.append(keeper)
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return start(keeper)
+
+    monkeypatch.setattr(keeping, "help_to_end", start_the_third_time)
+    program = PRELUDE + DAEMON + STOP_EVERY_KEEPER
+    args = ["-I", "-S", "-c", program, str(witness.pipe)]
+    task = asyncio.create_task(ProcessExecutor(grace_s=0.1).spawn(sys.executable, args))
+    await grown(witness, 3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(refused) == 2
     assert not witness.anybody_alive()
 
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from kakoi.errors import ExecutionError, ExecutionTimeoutError, KakoiError
-from kakoi.process.keeping import Kept, Record, Streams
+from kakoi.process.keeping import Kept, Record, Streams, encode_request
 from kakoi.process.options import (
     ProcessResult,
     SpawnOptions,
@@ -32,9 +32,6 @@ from kakoi.results import Capture, Reason
 
 _LOG = logging.getLogger(__name__)
 _DEFAULTS = SpawnOptions()
-# How long a keeper tries to end what does not die before it says so. On a machine that is drowning
-# in processes, a killed one may wait for seconds until it is its turn to be gone.
-_PATIENCE_MS = 30_000
 
 
 class ProcessExecutor:
@@ -90,17 +87,12 @@ class ProcessExecutor:
 
     def _request(self, command: str, args: Sequence[str], options: SpawnOptions) -> bytes:
         check_options(options)
-        argv = encode_argv(command, args)
-        fields = [
-            b"%d" % math.ceil(options.timeout or 0),
-            b"%d" % _PATIENCE_MS,
-            encode_cwd(options.cwd),
-            b"%d" % len(argv),
-            *argv,
-            *encode_env({**self._base_env, **(options.env or {})}),
-        ]
-        body = b"\0".join(fields)
-        return b"%010d" % len(body) + body
+        return encode_request(
+            encode_argv(command, args),
+            encode_env({**self._base_env, **(options.env or {})}),
+            cwd=encode_cwd(options.cwd),
+            timeout_ms=math.ceil(options.timeout or 0),
+        )
 
 
 def _result(record: Record, stdout: Capture, stderr: Capture) -> ProcessResult:

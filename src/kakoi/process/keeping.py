@@ -5,6 +5,7 @@ import fcntl
 import os
 import socket
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +15,77 @@ from kakoi.process.pumps import Drain, Feed
 from kakoi.results import Capture
 
 if TYPE_CHECKING:
+    import asyncio
     import subprocess
 
 KEEPER = str(Path(__file__).parent.with_name("keeper.py"))
 _RECORD_BYTES = 4096
+# How long a keeper tries to end what does not die before it says so. On a machine that is drowning
+# in processes, a killed one may wait for seconds until it is its turn to be gone.
+_PATIENCE_MS = 30_000
+_NEXT_TRY_S = 0.1
+
+
+def encode_request(
+    argv: Sequence[bytes], env: Sequence[bytes], *, cwd: bytes = b"", timeout_ms: int = 0
+) -> bytes:
+    """What to send to a keeper; keeper.py says what the fields are."""
+    fields = [b"%d" % timeout_ms, b"%d" % _PATIENCE_MS, cwd, b"%d" % len(argv), *argv, *env]
+    body = b"\0".join(fields)
+    return b"%010d" % len(body) + body
+
+
+def help_to_end(keeper: int) -> "subprocess.Popen[bytes]":
+    """Start what ends the work of a keeper that does not answer: its program may have stopped it.
+
+    OSError: there is no room for a process, or a descriptor, at this moment.
+    """
+    import subprocess
+
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", KEEPER, "end", str(keeper)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def call_when_gone(
+    loop: "asyncio.AbstractEventLoop",
+    child: int,
+    gone: Callable[[], None],
+    until: contextlib.ExitStack,
+) -> None:
+    """Call `gone` once, when our child has exited and before it is reaped; not after `until`."""
+
+    def on_exit() -> None:
+        loop.remove_reader(fd)
+        gone()
+
+    try:
+        fd = os.pidfd_open(child)
+        until.callback(os.close, fd)
+    except (AttributeError, OSError):  # Before Linux 5.3, or a Python built for that.
+        fd = _descriptor_by_thread(child, until)
+    loop.add_reader(fd, on_exit)
+    until.callback(loop.remove_reader, fd)
+
+
+def _descriptor_by_thread(child: int, until: contextlib.ExitStack) -> int:
+    """A descriptor that is readable when the child has exited."""
+    from threading import Thread
+
+    ours, theirs = os.pipe()
+    until.callback(os.close, ours)
+
+    def wait() -> None:
+        with contextlib.suppress(ChildProcessError):  # Reaped already.
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        os.close(theirs)
+
+    Thread(target=wait, daemon=True).start()
+    return ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +197,7 @@ class Kept:
         self._ours.callback(self._abandon)
         feed = Feed(self._loop, os.dup(self._line.fileno()), request)
         self._ours.callback(feed.close)
-        self._watch()
+        call_when_gone(self._loop, self._popen.pid, self._on_gone, self._ours)
 
     def _abandon(self) -> None:
         """If the keeper still runs (our coroutine was thrown away), let it be reaped some day."""
@@ -159,18 +227,7 @@ class Kept:
         self._drains.append(drain)
         return write_end
 
-    def _watch(self) -> None:
-        try:
-            fd = os.pidfd_open(self._popen.pid)
-            self._ours.callback(os.close, fd)
-        except (AttributeError, OSError):
-            # Before Linux 5.3, or a Python built there: a keeper's record is the last it does.
-            fd = self._line.fileno()
-        self._loop.add_reader(fd, self._on_gone, fd)
-        self._ours.callback(self._loop.remove_reader, fd)
-
-    def _on_gone(self, fd: int) -> None:
-        self._loop.remove_reader(fd)
+    def _on_gone(self) -> None:
         if not self._gone.done():
             self._gone.set_result(None)
 
@@ -183,20 +240,12 @@ class Kept:
         self._ours.callback(self._loop.call_later(seconds, self._rescue).cancel)
 
     def _rescue(self) -> None:
-        """Help a keeper that does not answer: its program may have stopped it."""
-        import subprocess
-
+        """Help a keeper that does not answer."""
         self.overdue = True
         try:
-            self._rescuer = self._rescuer or subprocess.Popen(
-                [sys.executable, "-I", "-S", KEEPER, "end", str(self._popen.pid)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError:
-            self._popen.kill()
+            self._rescuer = self._rescuer or help_to_end(self._popen.pid)
+        except OSError:  # Not to be killed instead: what is below it would run on.
+            self._rescue_after(_NEXT_TRY_S)
 
     def _collect(self) -> Record | None:
         """Reap, and take what is still in the pipes. The keeper is gone, so nothing blocks."""

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kakoi.errors import ExecutionError
-from kakoi.process.keeping import KEEPER
+from kakoi.process.keeping import KEEPER, call_when_gone, encode_request, help_to_end
 from kakoi.process.options import encode_argv, encode_env
 from kakoi.process.pumps import Drain, Feed
 from kakoi.results import Capture
 
 _STDERR_BYTES = 16 * 1024
-_PATIENCE_MS = 30_000
+_NEXT_TRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,25 +120,20 @@ class ProcessStream:
 
     def _give_up(self) -> None:
         """It does not go by itself. A keeper may have been stopped: it is helped to do its work."""
-        import subprocess
-
         if self._line is None:
-            # All of its group: killed while it starts, bubblewrap leaves a child behind.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._kill()
             return
         try:
-            helper = subprocess.Popen(
-                [sys.executable, "-I", "-S", KEEPER, "end", str(self._popen.pid)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError:  # No more processes or descriptors at this moment.
-            self._impatience = self._loop.call_later(0.1, self._give_up)
+            helper = help_to_end(self._popen.pid)
+        except OSError:
+            self._impatience = self._loop.call_later(_NEXT_TRY_S, self._give_up)
         else:
             self._ours.callback(helper.wait)
+
+    def _kill(self) -> None:
+        """All of its group: killed while it starts, bubblewrap leaves a child behind."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
 
     def _start(self, launch: Launch) -> None:
         import subprocess
@@ -153,8 +148,9 @@ class ProcessStream:
                 streams = [self._make_terminal(theirs)] * 3
             fds = {name: _readable(data, theirs) for name, data in launch.files.items()}
             argv = [str(fds.get(word, word)) for word in launch.argv]
-            request = _request(argv, launch.env) if launch.kept else None
-            if request is not None:
+            request = b""
+            if launch.kept:
+                request = encode_request(encode_argv(argv[0], argv[1:]), encode_env(launch.env))
                 line = self._make_line(theirs)
                 argv, fds["line"] = [sys.executable, "-I", "-S", KEEPER, str(line)], line
             self._popen: subprocess.Popen[bytes] = subprocess.Popen(
@@ -167,11 +163,16 @@ class ProcessStream:
                 pass_fds=list(fds.values()),
                 start_new_session=True,
             )
-        self._watch()
-        if self._line is not None and request is not None:
-            # As it is read: more than fits would block us before there is anybody to read it.
-            feed = Feed(self._loop, os.dup(self._line.fileno()), request)
-            self._ours.callback(feed.close)
+        try:
+            call_when_gone(self._loop, self._popen.pid, self._on_gone, self._ours)
+            if self._line is not None:
+                # As it is read: more than fits would block us before there is anybody to read it.
+                feed = Feed(self._loop, os.dup(self._line.fileno()), request)
+                self._ours.callback(feed.close)
+        except BaseException:
+            self._kill()  # Nobody would wait for it. A keeper has not been asked for anything yet.
+            self._popen.wait()
+            raise
 
     def _make_stderr(self, launch: Launch, theirs: contextlib.ExitStack) -> int:
         stderr, their_stderr = os.pipe()
@@ -208,24 +209,9 @@ class ProcessStream:
         theirs.callback(os.close, number)
         return number
 
-    def _watch(self) -> None:
-        fd = os.pidfd_open(self._popen.pid)
-        self._ours.callback(os.close, fd)
-        self._loop.add_reader(fd, self._on_gone, fd)
-        self._ours.callback(self._loop.remove_reader, fd)
-
-    def _on_gone(self, fd: int) -> None:
-        self._loop.remove_reader(fd)
+    def _on_gone(self) -> None:
         if not self._gone.done():
             self._gone.set_result(None)
-
-
-def _request(argv: Sequence[str], env: Mapping[str, str]) -> bytes:
-    """What to send to a keeper that is to keep `argv` for as long as it takes."""
-    words = encode_argv(argv[0], argv[1:])
-    fields = [b"0", b"%d" % _PATIENCE_MS, b"", b"%d" % len(words), *words, *encode_env(env)]
-    body = b"\0".join(fields)
-    return b"%010d" % len(body) + body
 
 
 def _readable(data: bytes, theirs: contextlib.ExitStack) -> int:
