@@ -31,6 +31,16 @@ def call(name: str, **arguments: object) -> Call:
     return Call(name, json.dumps(arguments))
 
 
+Wire = Callable[[BaseHTTPRequestHandler], None]
+
+
+@dataclass(frozen=True)
+class Raw:
+    """An answer that is written to the wire by hand."""
+
+    write: Wire
+
+
 Said = str | Call | Sequence[Call] | Problem
 Reacts = Callable[[dict[str, Any]], Said]
 
@@ -38,11 +48,15 @@ Reacts = Callable[[dict[str, Any]], Said]
 class OpenAIServer:
     """Says one thing after the other, the last one again and again; keeps every request."""
 
-    def __init__(self, *said: Said | Reacts) -> None:
+    base = "/v1"
+    path = "/v1/chat/completions"
+
+    def __init__(self, *said: Said | Raw | Reacts) -> None:
         self._said = list(said)
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.url = ""
+        self.ended = threading.Event()
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -56,7 +70,12 @@ class OpenAIServer:
                 size = int(self.headers["Content-Length"])
                 body = json.loads(self.rfile.read(size))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                status, more, data = outer._answer(self.path, headers, body)
+                answer = outer._answer(self.path, headers, body)
+                if callable(answer):
+                    answer(self)
+                    self.close_connection = True
+                    return
+                status, more, data = answer
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", **more}.items():
                     self.send_header(name, value)
@@ -70,31 +89,36 @@ class OpenAIServer:
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
             server.daemon_threads = True
-            self.url = f"http://127.0.0.1:{server.server_port}/v1"
+            self.url = f"http://127.0.0.1:{server.server_port}{self.base}"
             thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
             thread.start()
             try:
                 yield self
             finally:
+                self.ended.set()
                 server.shutdown()
                 thread.join()
 
     def _answer(
         self, path: str, headers: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        if path != "/v1/chat/completions":
+    ) -> tuple[int, Mapping[str, str], bytes] | Wire:
+        if path != self.path:
             return 404, {}, b'{"error": {"message": "no such path"}}'
         with self._lock:
             self.requests.append(body)
             self.headers.append(headers)
             said = self._said.pop(0) if len(self._said) > 1 else self._said[0]
+        if isinstance(said, Raw):
+            return said.write
         if callable(said):
             said = said(body)
         if isinstance(said, Problem):
-            error = {"error": {"message": said.message, "type": "error", "code": None}}
-            data = json.dumps(error).encode() if said.body is None else said.body
+            data = json.dumps(self._error(said)).encode() if said.body is None else said.body
             return said.status, said.headers, data
         return 200, {}, json.dumps(self._completion(said, body)).encode()
+
+    def _error(self, problem: Problem) -> object:
+        return {"error": {"message": problem.message, "type": "error", "code": None}}
 
     def _completion(self, said: str | Call | Sequence[Call], body: dict[str, Any]) -> object:
         message: dict[str, Any] = {"role": "assistant", "content": None}

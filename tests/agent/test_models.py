@@ -70,6 +70,7 @@ async def test_calls_and_replies_go_back_in_their_order() -> None:
     assert [each["function"]["arguments"] for each in asked["tool_calls"]] == ['{"at":"a"}', "{}"]
     told = [each for each in messages if each["role"] == "tool"]
     assert [each["tool_call_id"] for each in told] == [each["id"] for each in asked["tool_calls"]]
+    assert [each["content"] for each in told] == ["0", "1"]
     assert messages[-1] == {"role": "user", "content": "Go on."}
 
 

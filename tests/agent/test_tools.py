@@ -13,7 +13,7 @@ import pytest
 from kakoi.agent.conversation import Request
 from kakoi.agent.events import Ended, Outcome, ToolAnswered
 from kakoi.agent.loop import AgentLoop, Limits
-from kakoi.agent.models import TOOL_NAME
+from kakoi.agent.messages import TOOL_NAME
 from kakoi.agent.servers import Ask, ServerSpec
 from kakoi.agent.tools import MCPToolClient, bounded, open_tools
 from kakoi.config.agent_settings import AgentSection

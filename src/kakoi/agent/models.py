@@ -3,13 +3,12 @@
     openai:NAME      OpenAI, or any server that speaks its chat format, by address
     anthropic:NAME   Anthropic
 
-The only module that imports pydantic-ai, and of its vendors only the one that is asked for.
+With `messages`, the only module that imports pydantic-ai, and of its vendors only the one that is
+asked for.
 """
 
+import asyncio
 import contextlib
-import hashlib
-import json
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -30,28 +29,18 @@ from pydantic_ai.exceptions import (
     ModelUnavailableError,
     UserError,
 )
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from kakoi.agent.conversation import Answer, Offer, Replies, Request, Told, Turn, Usage
+from kakoi.agent.conversation import Answer, Offer, Turn, Usage
+from kakoi.agent.messages import messages_of, read_answer
+from kakoi.agent.wire import UnfitAnswer, model_client, unfit
 from kakoi.errors import ConfigurationError, ModelError
 from kakoi.redact import redact
 
 PROVIDERS: Final = ("openai", "anthropic")
-# What every vendor takes for the name of a tool.
-TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_MOST_REQUESTS: Final = 32
-_LONGEST_TEXT: Final = 200_000
 _PASSING: Final = (
     ModelConnectionError,
     ModelRateLimitError,
@@ -59,6 +48,17 @@ _PASSING: Final = (
     ModelServerError,
     ModelUnavailableError,
 )
+# What the library stumbles with over an answer of another shape: it believes its servers.
+_UNREADABLE: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_ADDRESS_IN_DOUBT: Final = "is agent.base_url the address of the model itself?"
 _ADDRESS_HINT: Final = "set agent.base_url, for example http://127.0.0.1:8000/v1"
 
 
@@ -146,6 +146,7 @@ async def _openai(options: ModelOptions) -> "AsyncIterator[models.Model[Any]]":
         base_url=options.base_url or "https://api.openai.com/v1",
         max_retries=0,
         timeout=options.timeout_s,
+        http_client=model_client(timeout_s=options.timeout_s),
     ) as client:
         name = options.model.partition(":")[2]
         yield OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
@@ -162,6 +163,7 @@ async def _anthropic(options: ModelOptions) -> "AsyncIterator[models.Model[Any]]
         base_url=options.base_url or "https://api.anthropic.com",
         max_retries=0,
         timeout=options.timeout_s,
+        http_client=model_client(timeout_s=options.timeout_s),
     ) as client:
         name = options.model.partition(":")[2]
         yield AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))
@@ -182,6 +184,7 @@ class PydanticModel:
         self._model = model
         self._prices = prices
         self._secrets = tuple(secrets)
+        self._timeout_s = timeout_s
         self._settings = ModelSettings(max_tokens=max_output_tokens, timeout=timeout_s)
 
     @property
@@ -215,18 +218,27 @@ class PydanticModel:
             )
             for offer in offers
         ]
+        messages = messages_of(instructions, turns)
         try:
-            response = await model_request(
-                self._model,
-                _messages(instructions, turns),
-                model_settings=self._settings,
-                model_request_parameters=ModelRequestParameters(function_tools=tools),
-                instrument=False,
-            )
-        except (AgentRunError, UserError) as error:
+            # The clients' own limit is for each wait; a server could send a byte now and then.
+            async with asyncio.timeout(self._timeout_s):
+                response = await model_request(
+                    self._model,
+                    messages,
+                    model_settings=self._settings,
+                    model_request_parameters=ModelRequestParameters(function_tools=tools),
+                    instrument=False,
+                )
+            answer = replace(read_answer(response), usage=self._usage(response))
+        except TimeoutError:
+            said = f"{self.name} has not answered within {self._timeout_s:g} s"
+            raise ModelError(said, is_passing=True) from None
+        except (AgentRunError, UserError, UnfitAnswer) as error:
             raise self._error(error) from None
-        answer = read_answer(response)
-        return replace(answer, usage=self._usage(response))
+        except _UNREADABLE as error:
+            said = f"{self.name} has not answered: what it sent cannot be read"
+            raise ModelError(f"{said} ({type(error).__name__})", hint=_ADDRESS_IN_DOUBT) from error
+        return answer
 
     def _usage(self, response: ModelResponse) -> Usage:
         used = response.usage
@@ -243,7 +255,11 @@ class PydanticModel:
         ) / 1_000_000
         return Usage(**tokens, cost=cost)
 
-    def _error(self, error: AgentRunError | UserError) -> ModelError:
+    def _error(self, error: AgentRunError | UserError | UnfitAnswer) -> ModelError:
+        refused = unfit(error)
+        if refused is not None:
+            said = redact(f"{self.name} has not answered: {refused}", self._secrets)
+            return ModelError(said, hint=_ADDRESS_IN_DOUBT)
         said = redact(" ".join(str(error).split())[:2000], self._secrets)
         wait_s = error.retry_after if isinstance(error, ModelAPIError) else None
         status = error.status_code if isinstance(error, ModelHTTPError) else None
@@ -269,118 +285,3 @@ def _listed_price(response: ModelResponse) -> Decimal | None:
         return response.cost().total_price
     except (LookupError, ValueError, AssertionError):
         return None
-
-
-# --- Messages --------------------------------------------------------------------------------
-
-
-def _messages(instructions: str, turns: Sequence[Turn]) -> list[ModelMessage]:
-    messages: list[ModelMessage] = []
-    for turn in turns:
-        if isinstance(turn, Answer):
-            raw = turn.raw if isinstance(turn.raw, ModelResponse) else _response(turn)
-            messages.append(raw)
-            continue
-        parts = [UserPromptPart(turn.text)] if isinstance(turn, Told) else _returned(turn)
-        last = messages[-1] if messages else None
-        if isinstance(last, ModelRequest):  # Some servers want turns to alternate.
-            messages[-1] = replace(last, parts=[*last.parts, *parts])
-        else:
-            messages.append(ModelRequest(parts=[*parts]))
-    return [
-        replace(each, instructions=instructions or None) if isinstance(each, ModelRequest) else each
-        for each in messages
-    ]
-
-
-def _returned(turn: Replies) -> list[ToolReturnPart]:
-    return [
-        ToolReturnPart(
-            tool_name=reply.request.tool,
-            content=reply.text,
-            tool_call_id=reply.request.id,
-        )
-        for reply in turn.replies
-    ]
-
-
-def _response(answer: Answer) -> ModelResponse:
-    """An answer that was read from a file, or shortened."""
-    calls = [
-        ToolCallPart(tool_name=each.tool, args=dict(each.arguments), tool_call_id=each.id)
-        for each in answer.requests
-    ]
-    text = [TextPart(answer.text or "…")] if answer.text or not calls else []
-    return ModelResponse(parts=[*text, *calls])
-
-
-# --- Answers ---------------------------------------------------------------------------------
-
-
-def read_answer(response: ModelResponse) -> Answer:
-    """What a model said, made safe to be said again.
-
-    A request that cannot be read keeps its place, with the fault; what goes back to the model has a
-    name and arguments that every server takes, since most refuse a conversation that holds others.
-    """
-    requests: list[Request] = []
-    parts: list[Any] = []
-    for part in response.parts:
-        if not isinstance(part, ToolCallPart):
-            parts.append(part)
-        elif len(requests) < _MOST_REQUESTS:
-            request = _request(part, len(requests), {each.id for each in requests})
-            requests.append(request)
-            parts.append(_call_part(part, request))
-    said = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    return Answer(
-        text=_whole(said)[:_LONGEST_TEXT],
-        requests=tuple(requests),
-        raw=replace(response, parts=parts or [TextPart("…")]),
-    )
-
-
-def _call_part(part: ToolCallPart, request: Request) -> ToolCallPart:
-    return ToolCallPart(
-        tool_name=request.tool,
-        args=dict(request.arguments),
-        tool_call_id=request.id,
-        id=part.id,
-        provider_name=part.provider_name,
-        provider_details=part.provider_details,
-    )
-
-
-def _request(part: ToolCallPart, number: int, taken: set[str]) -> Request:
-    # Spec A's prompt has the name of the server in front.
-    name, fault = part.tool_name.rpartition("/")[2], ""
-    if not TOOL_NAME.fullmatch(name):
-        fault = f"{_whole(part.tool_name)[:64]!r} is no name of a tool"
-        digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
-        name = f"unknown_{digest}"
-    number_is_free = TOOL_NAME.fullmatch(part.tool_call_id) and part.tool_call_id not in taken
-    identifier = part.tool_call_id if number_is_free else f"call_{number}_{len(taken)}"
-    while identifier in taken:
-        identifier += "_"
-    arguments, wrong = _arguments(part.args)
-    return Request(id=identifier, tool=name, arguments=arguments, fault=fault or wrong)
-
-
-def _arguments(given: str | dict[str, Any] | None) -> tuple[dict[str, Any], str]:
-    """The arguments, and what is wrong with them."""
-    if given is None or given == "":
-        return {}, ""
-    try:
-        found = json.loads(given) if isinstance(given, str) else given
-        # Said again as it is read: half characters and numbers that are none end here.
-        found = json.loads(json.dumps(found, allow_nan=False).encode("utf-8", "replace"))
-        json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        return {}, f"the arguments are not valid JSON: {str(error)[:200]}"
-    if not isinstance(found, dict):
-        return {}, f"the arguments are no object but {type(found).__name__}"
-    return found, ""
-
-
-def _whole(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
