@@ -1,5 +1,6 @@
 """Profiles → Policy: read the data, apply a user's lists, check every rule's examples."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,13 +11,15 @@ from kakoi.policy.catalogue import ALIASES, COMMANDS, allowed_commands_text, cat
 from kakoi.policy.decide import decide
 from kakoi.policy.programs import load_data
 from kakoi.policy.rules import Entry, Policy, Rule, Verdict
-from kakoi.sections import nearest
+from kakoi.sections import nearest, wrong
 
 DEFAULT_PROFILE: Final = "coding-agent"
 PROFILES: Final = ("coding-agent", "bash-executor", "shell")
 _RULE_KEYS: Final = frozenset(
     "id verdict reason hint commands effects flags operands match not_match".split()
 )
+# No rule of ours minds them; one of a user's may: code on a command line, and in a file.
+_EFFECTS_WITHOUT_RULES: Final = frozenset({"code-text", "runs-code-file"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,65 +46,88 @@ def load_policy(
     return replace(policy, roots=tuple(roots)) if roots else policy
 
 
-def tightened(
-    policy: Policy,
-    *,
-    exclude: Iterable[str] = (),
-    rules: Iterable[Mapping[str, Any]] = (),
-    origin: str,
-) -> Policy:
-    """`policy` with commands removed and rules added. A rule that allows is an error: a project's
-    own file is written by strangers and can only tighten."""
+def tightened(policy: Policy, *, rules: Iterable[Mapping[str, Any]], origin: str) -> Policy:
+    """`policy` with rules added. One that allows is an error, for a project's own file is written
+    by strangers and can only tighten; so is one that could never apply."""
     added = tuple(rule_from(rule, origin) for rule in rules)
     for rule in added:
-        if rule.verdict is Verdict.ALLOW:
-            raise ConfigurationError(
-                f"{origin}: rule {rule.id!r} allows, but this file can only tighten the policy",
-                hint="use `ask` or `deny`, or put the rule into your own settings",
-            )
-    removed = set(exclude)
-    entries = {name: entry for name, entry in policy.entries.items() if name not in removed}
-    tighter = replace(
-        policy,
-        entries=entries,
-        rules=policy.rules + added,
-        origins=(*policy.origins, origin),
-    )
+        _check_tightens(rule)
+    tighter = replace(policy, rules=policy.rules + added, origins=(*policy.origins, origin))
     check_examples(tighter, added)
     return tighter
+
+
+def _check_tightens(rule: Rule) -> None:
+    if rule.verdict is Verdict.ALLOW:
+        raise ConfigurationError(
+            f"{rule.origin}: rule {rule.id!r} allows, but this file can only tighten the policy",
+            hint="use `ask` or `deny`, or put the rule into your own settings",
+        )
+    if not rule.commands and not rule.effects:
+        raise ConfigurationError(
+            f"{rule.origin}: rule {rule.id!r} names neither `commands` nor `effects`",
+            hint="say which commands it is about: `commands: [git push]`",
+        )
+    for effect in sorted(rule.effects - _known_effects()):
+        raise ConfigurationError(
+            f"{rule.origin}: rule {rule.id!r}: there is no effect "
+            f"{effect!r}{nearest(effect, _known_effects())}",
+            hint=f"known are: {', '.join(sorted(_known_effects()))}",
+        )
+    for pattern in rule.operands:
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ConfigurationError(
+                f"{rule.origin}: rule {rule.id!r}: {pattern[:80]!r} of `operands` is no regular "
+                f"expression: {error}"
+            ) from None
+
+
+@lru_cache(maxsize=1)
+def _known_effects() -> frozenset[str]:
+    return _EFFECTS_WITHOUT_RULES.union(
+        *(rule.effects for profile in PROFILES for rule in _shipped(profile).rules)
+    )
 
 
 def rule_from(data: Mapping[str, Any], origin: str) -> Rule:
     """A rule from its settings, strictly: an unknown key is an error that names the nearest one."""
     name = str(data.get("id", "?"))
+    where = f"{origin}: rule {name!r}"
     for key in data:
         if key not in _RULE_KEYS:
-            raise ConfigurationError(
-                f"{origin}: rule {name!r}: unknown key {key!r}{nearest(key, _RULE_KEYS)}"
-            )
+            raise ConfigurationError(f"{where}: unknown key {key!r}{nearest(key, _RULE_KEYS)}")
     for key in ("id", "verdict", "reason"):
         if not data.get(key):
-            raise ConfigurationError(f"{origin}: rule {name!r}: {key!r} is missing")
+            raise ConfigurationError(f"{where}: {key!r} is missing")
     try:
         verdict = Verdict(data["verdict"])
     except ValueError:
         verdicts = tuple(v.value for v in Verdict)
         given = str(data["verdict"])
         raise ConfigurationError(
-            f"{origin}: rule {name!r}: verdict is {given!r}{nearest(given, verdicts)}",
+            f"{where}: verdict is {given!r}{nearest(given, verdicts)}",
             hint="use allow, ask or deny",
         ) from None
+
+    def words(key: str) -> list[str]:
+        return _words(data.get(key), f"{where}: {key}")
+
+    def texts(key: str) -> tuple[str, ...]:
+        return tuple(_texts(data.get(key), f"{where}: {key}"))
+
     return Rule(
         id=name,
         verdict=verdict,
         reason=str(data["reason"]),
         hint=str(data.get("hint", "")),
-        commands=frozenset(_words(data.get("commands"))),
-        effects=frozenset(_words(data.get("effects"))),
-        flags=frozenset(_words(data.get("flags"))),
-        operands=tuple(_texts(data.get("operands"))),
-        match=tuple(_texts(data.get("match"))),
-        not_match=tuple(_texts(data.get("not_match"))),
+        commands=frozenset(" ".join(each.split()) for each in words("commands")),
+        effects=frozenset(words("effects")),
+        flags=frozenset(words("flags")),
+        operands=texts("operands"),
+        match=texts("match"),
+        not_match=texts("not_match"),
         origin=origin,
     )
 
@@ -168,7 +194,7 @@ def _entries(data: Mapping[str, Any], profile: str) -> Iterable[tuple[str, Entry
                 yield from _with_aliases(command, category, origin)
     for verdict, key in ((Verdict.ALLOW, "allow"), (Verdict.ASK, "ask")):
         for group in data.get(key, ()):
-            for command in _words(group["commands"]):
+            for command in _words(group["commands"], origin):
                 yield (
                     command,
                     Entry(command, verdict, "", group["reason"], group.get("hint", ""), origin),
@@ -201,12 +227,15 @@ def _with_lists(policy: Policy, allowed: AllowedCommands, origin: str) -> Policy
     return replace(policy, entries=entries, origins=(*policy.origins, origin))
 
 
-def _words(given: Any) -> list[str]:
-    """A list, or a string of words."""
-    if given is None:
-        return []
-    return given.split() if isinstance(given, str) else [str(each) for each in given]
+def _words(given: object, where: str) -> list[str]:
+    """A list of names (`git push`), or a text of several that are one word each."""
+    return given.split() if isinstance(given, str) else _texts(given, where)
 
 
-def _texts(given: Any) -> list[str]:
-    return [] if given is None else [given] if isinstance(given, str) else [str(e) for e in given]
+def _texts(given: object, where: str) -> list[str]:
+    listed = [given] if isinstance(given, str) else given or []
+    if not isinstance(listed, list) or not all(
+        isinstance(each, str) and each.strip() for each in listed
+    ):
+        raise wrong(where, given, "a text or a list of texts")
+    return listed
