@@ -1,7 +1,7 @@
 """What a program's arguments mean: which words run programs, write, delete, send or set.
 
 The facts are data (`programs/*.yaml`); programs whose arguments are a language of their own have a
-reader in `readers.py`. The outcome is a list of `Effect`s. Whether an effect is fine is for the
+reader in `reading/`. The outcome is a list of `Effect`s. Whether an effect is fine is for the
 rules to say, not for this module.
 """
 

@@ -83,10 +83,10 @@ class Word:
         for part in self.parts:
             if isinstance(part, Literal):
                 known += part.text
+            elif part.kind is Expands.SHAPE:
+                known += part.name
             else:
-                known += part.name if part.kind is Expands.SHAPE else ""
-                if part.kind is not Expands.SHAPE:
-                    break
+                break
         return known
 
     @property

@@ -1,8 +1,9 @@
 """What a command prints, as far as its text shows: a number, a plain name, a path below here.
 
 A *shape* stands for one line of output: `_` begins with no dash and holds no path, `./_` is a path
-below the directory the command runs in. Only for words that nobody can turn into another output:
-`date +-rf` prints an option, so its format must be plain.
+below the directory the command runs in, `/home/user/_` one that is outside, wherever that is. Only
+for words that nobody can turn into another output: `date +-rf` prints an option, so its format must
+be plain.
 """
 
 import re
@@ -14,6 +15,7 @@ from kakoi.policy.words import Word
 
 PATH_BELOW: Final = "./_"
 _NAME: Final = "_"
+_ELSEWHERE: Final = "/home/user/_"
 _PRINTED: Final = {
     **dict.fromkeys("date nproc whoami id uname arch wc seq".split(), _NAME),
     **dict.fromkeys(("pkg-config", "python3-config", "llvm-config"), "-I_"),
@@ -21,7 +23,7 @@ _PRINTED: Final = {
     "mktemp": "/tmp/_",  # noqa: S108
 }
 _PLAIN_WORD: Final = re.compile(
-    r"\+?(?:%(?![nt])|[\w.:@^~-])*(?<!\.\.)|\d+|-[a-zA-Z]|-\d+|--(?:short|abbrev)(?:=\d+)?"
+    r"(?:\+(?!-))?(?:%(?![nt])|[\w.:@^~-])*(?<!\.\.)|\d+|-[a-zA-Z]|-\d+|--(?:short|abbrev)(?:=\d+)?"
     r"|--(?:format|pretty)=(?:format:)?%[hH]"
     r"|--(?:tags|always|long|abbrev-ref|verify|show-toplevel|show-current|count|exact-match|quiet|utc"
     r"|iso-8601|all|octopus|cflags|libs|no-merges|reverse)"
@@ -31,6 +33,9 @@ _PLAIN_GIT: Final = frozenset(
     "rev-parse merge-base describe rev-list symbolic-ref branch log".split()
 )
 _PATH_GIT: Final = frozenset("ls-files diff ls-tree".split())
+_FIND_PRINTS_MORE: Final = frozenset(
+    "-printf -fprintf -exec -execdir -ok -okdir -ls -files0-from".split()
+)
 # Programs that pass lines on as they are, if they read nothing but their input.
 _SIEVES: Final = frozenset("head tail sort uniq wc".split())
 
@@ -52,14 +57,12 @@ def printed_by(command: Command) -> str | None:
         return _printed_by_git(words)
     if program == "find":
         return PATH_BELOW if _searches_below(words) else None
-    if program in ("ls", "fd", "rg") or (program == "grep" and _lists_files(words)):
+    if program in ("ls", "fd") or (program in ("grep", "rg") and _lists_files(words)):
         return PATH_BELOW if all(_stays_below(word) for word in words) else None
-    if program in ("go", "npm") and [w.static for w in words[:1]] in (
-        ["env"],
-        ["root"],
-        ["prefix"],
-    ):
-        return _NAME if len(words) <= 2 and _plain(words) else None
+    if program == "go" and len(words) == 2 and words[0].static == "env":
+        return _ELSEWHERE if _plain(words) else None
+    if program == "npm" and len(words) == 1 and words[0].static in ("root", "prefix"):
+        return PATH_BELOW
     if program == "mktemp":
         return _PRINTED["mktemp"] if all(w.static in ("-d", "-t", "-q") for w in words) else None
     if program == "wc" and any(not word.prefix.startswith("-") for word in words):
@@ -82,7 +85,10 @@ def _passes_on(command: Command) -> bool:
     program = command.words[0].static if command.words else None
     options = [word.static or "" for word in command.words[1:]]
     if program == "grep":
-        return len([o for o in options if not o.startswith("-")]) == 1 and not command.redirects
+        patterns = [option for option in options if not option.startswith("-")]
+        # `--label=NAME` has it print another name than that of a file.
+        plain = not any(option.startswith("--la") for option in options)
+        return len(patterns) == 1 and plain and not command.redirects
     numbers = all(re.fullmatch(r"-[\w.-]+|\d+", option) for option in options)
     return program in _SIEVES and numbers and not command.redirects
 
@@ -95,8 +101,9 @@ def _plain(words: Sequence[Word]) -> bool:
 def _printed_by_git(words: Sequence[Word]) -> str | None:
     texts = [word.static or "" for word in words]
     sub = next((text for text in texts if not text.startswith("-")), "")
-    if sub in _PATH_GIT and not any("format" in text for text in texts):
-        return PATH_BELOW
+    if sub in _PATH_GIT and not any(re.search("format|prefix", text) for text in texts):
+        # Without the option, the lines of the files themselves are in a diff.
+        return PATH_BELOW if sub != "diff" or "--name-only" in texts else None
     refs = [word for word in words if not _PLAIN_REF.fullmatch(word.static or " ")]
     if sub not in _PLAIN_GIT or not _plain(refs):
         return None
@@ -107,9 +114,7 @@ def _printed_by_git(words: Sequence[Word]) -> str | None:
 
 def _searches_below(words: Sequence[Word]) -> bool:
     texts = [word.static for word in words]
-    if None in texts or any(
-        t in ("-printf", "-fprintf", "-exec", "-execdir", "-ls") for t in texts
-    ):
+    if None in texts or not _FIND_PRINTS_MORE.isdisjoint(texts):
         return False
     roots = []
     for text in texts:
@@ -121,12 +126,12 @@ def _searches_below(words: Sequence[Word]) -> bool:
 
 def _stays_below(word: Word) -> bool:
     text = word.static if word.static is not None else (word.text if word.glob else None)
-    return text is not None and not text.startswith(("/", "~")) and ".." not in text
+    return text is not None and not re.search(r"(?:^|=)[/~]|\.\.", text)
 
 
 def _lists_files(words: Sequence[Word]) -> bool:
     return any(
-        word.prefix.startswith("--files-with")
+        word.prefix.startswith("--files")
         or (word.prefix[:1] == "-" and word.prefix[1:2] != "-" and {"l", "L"} & set(word.prefix))
         for word in words
     )

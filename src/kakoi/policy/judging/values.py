@@ -31,6 +31,7 @@ _DECLARING: Final = frozenset("declare local export typeset readonly".split())
 _MOVING: Final = frozenset("cd pushd popd".split())
 _DEFAULTING: Final = (":-", "-", ":=", "=")
 _NOTHING: Final = Word((), 0, 0, "")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,18 @@ class Values:
     def __init__(self, script: Script, inherited: Mapping[str, Variable]) -> None:
         self.script = script
         self.known: dict[str, Variable] = dict(inherited)
-        self.arrays: dict[str, tuple[Word, ...]] = {}
+        # Arrays that one certain assignment sets and nothing else touches, and which command does.
+        self.arrays: dict[str, tuple[int, tuple[Word, ...]]] = {}
         self.moves = any(_program(command) in _MOVING for command in script.commands)
+        functions = {definition.name for definition in script.definitions}
         for index, command in enumerate(script.commands):
             for assignment in command.assignments:
-                self._assign(assignment, command, index)
+                if not command.words or _program(command) in _DECLARING:
+                    self._assign(assignment, command, index)
+                elif _program(command) in functions:
+                    # `x=a cmd` sets nothing for the words of this text, but for a function's body.
+                    value = None if assignment.value is None else (assignment.value,)
+                    self._add(assignment.name, Variable(value))
             for name in _names_filled(command):
                 self._add(name, Variable(None))
         for binding in script.bindings:
@@ -71,24 +79,22 @@ class Values:
             self.arrays = {}
 
     def _assign(self, assignment: Assignment, command: Command, index: int) -> None:
-        program = _program(command)
-        if command.words and program not in _DECLARING:
-            return  # `x=a cmd` sets nothing for the words of this text
         flags = {word.prefix for word in command.words[1:] if word.prefix.startswith("-")}
         plain = flags <= {"-x", "-r", "-g"} and assignment.name not in _SPECIAL
         certain = command.certain and command.scope == ()
-        if assignment.elements and plain and certain and not assignment.appends:
-            self.arrays.setdefault(assignment.name, assignment.elements)
+        alone = assignment.name not in self.known and not assignment.appends
+        if assignment.elements and plain and certain and alone:
             self._add(assignment.name, Variable(None))
+            self.arrays[assignment.name] = (index, assignment.elements)
         elif assignment.value is None or assignment.appends or not plain:
             self._add(assignment.name, Variable(None))
-            self.arrays.pop(assignment.name, None)
         else:
             since = index if certain else None
             self._add(assignment.name, Variable((assignment.value,), since))
 
     def _add(self, name: str, new: Variable) -> None:
         old = self.known.get(name)
+        self.arrays.pop(name, None)
         if old is None:
             self.known[name] = new
         elif old.values is None or new.values is None:
@@ -102,15 +108,13 @@ class Values:
         """Whether every value of the variable is a plain name, given in the text."""
         variable = self.known.get(name)
         values = variable.values if variable else None
-        return bool(values) and all(
-            re.fullmatch(r"[A-Za-z_]\w*", value.static or "") for value in values or ()
-        )
+        return bool(values) and all(_NAME.fullmatch(value.static or "") for value in values or ())
 
     def to_inherit(self) -> dict[str, Variable]:
         """The variables for a text that runs later in the same shell, free of our own positions."""
         inherited = {}
         for name, variable in self.known.items():
-            resolved = [w for v in variable.values or () for w in self._resolve(v, {})]
+            resolved = [w for v in variable.values or () for w in self._resolve(v, {}, -1)]
             usable = variable.values is not None and all(
                 word.shape is not None for word in resolved
             )
@@ -134,7 +138,7 @@ class Values:
             return
         for chosen in product(*choices):
             setting = dict(zip(names, chosen, strict=True))
-            yield tuple(each for word in words for each in self._resolve(word, setting))
+            yield tuple(each for word in words for each in self._resolve(word, setting, index))
 
     def _choices(self, name: str, index: int) -> tuple[Word, ...]:
         variable = self.known[name]
@@ -151,18 +155,30 @@ class Values:
             if part.operand is not None and depth < _MAX_DEPTH:
                 yield from self._names(part.operand, depth + 1)
 
-    def _resolve(self, word: Word, setting: Mapping[str, Word]) -> list[Word]:
+    def _resolve(self, word: Word, setting: Mapping[str, Word], index: int) -> list[Word]:
         if word.text is not None:
             return [word]
         only = word.parts[0] if len(word.parts) == 1 else None
         if isinstance(only, Expansion) and only.operator == "[@]" and only.name in self.arrays:
-            return list(self.arrays[only.name])
+            return self._elements(only, word, index)
         parts = [
             each
             for part in word.parts
             for each in (self._expand(part, setting, 0) if isinstance(part, Expansion) else [part])
         ]
         return _split(parts, word)
+
+    def _elements(self, part: Expansion, word: Word, index: int) -> list[Word]:
+        """The words that `"${a[@]}"` is in command `index`; without quotes they are split again."""
+        since, elements = self.arrays[part.name]
+        if since >= index:
+            return [word]
+        if part.quoted:
+            return list(elements)
+        if any(element.text is None for element in elements):
+            return [word]
+        texts = [Literal(element.text or "") for element in elements]
+        return [each for text in texts for each in _split([text], word)]
 
     def _expand(self, part: Expansion, setting: Mapping[str, Word], depth: int) -> list[Part]:
         if depth > _MAX_DEPTH:
@@ -289,9 +305,10 @@ def _names_filled(command: Command) -> Iterator[str]:
     """Variables that a builtin fills with something not seen in the text."""
     if _program(command) in _FILLING:
         for word in command.words[1:]:
-            name = re.match(r"(?:-[A-Za-z]*[vap])?([A-Za-z_]\w*)", word.shown)
-            if name:
-                yield name[1]
+            text = word.shown
+            # The name may stand in one word with its option: `printf -vNAME`, `read -raNAME`.
+            begins = range(2, len(text)) if text.startswith("-") else (0,)
+            yield from (name[0] for at in begins if (name := _NAME.match(text, at)))
 
 
 def _may_set_anything(command: Command) -> bool:
@@ -299,7 +316,17 @@ def _may_set_anything(command: Command) -> bool:
     words = command.words[1:]
     if program == "trap":
         return any(re.search(r"=|\bread\b|\bprintf\b|\bunset\b", w.shown) for w in words)
-    return program in _FILLING - {"printf"} and any(word.text is None for word in words)
+    if program == "printf":
+        return _prints_into_unknown(words)
+    return program in _FILLING and any(word.text is None for word in words)
+
+
+def _prints_into_unknown(words: tuple[Word, ...]) -> bool:
+    """`printf -v "$name" …`, also where the option itself may come out of an expansion."""
+    first = words[0] if len(words) > 1 else _NOTHING
+    if first.static == "-v":
+        return words[1].text is None
+    return first.text is None and re.fullmatch(r"(?:-v?)?[\w…\[\]]*", first.shown) is not None
 
 
 def _split(parts: list[Part], word: Word) -> list[Word]:

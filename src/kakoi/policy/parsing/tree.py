@@ -202,8 +202,8 @@ def _for(walk: Walk, node: Node) -> None:
         name = loop["Name"]["Value"]
     elif loop.get("Type") == "CStyleLoop":
         walk.known(loop, "Init Cond Post")
-        for name in ("Init", "Cond", "Post"):
-            arithmetic(walk, loop.get(name))
+        for expression in ("Init", "Cond", "Post"):
+            arithmetic(walk, loop.get(expression))
     else:
         raise walk.refuse(str(loop.get("Type")), node)
     body = walk.inside(lambda: _statements(walk, node.get("Do") or ()), repeats=True)

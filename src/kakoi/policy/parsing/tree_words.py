@@ -116,8 +116,9 @@ def _expansion(walk: Walk, node: Node, *, quoted: bool, command: int | None) -> 
         return Expansion(Expands.ARITHMETIC, quoted, commands=found)
     if kind == "ProcSubst":
         walk.known(node, "Op Stmts")
-        fed = node["Op"] == ">(" and command is not None
-        feeders = (*walk.place.feeders, command) if fed and command is not None else ()
+        feeders: tuple[int, ...] = ()
+        if command is not None and node["Op"] == ">(":
+            feeders = (*walk.place.feeders, command)
         found = walk.nested(node, feeders)
         return Expansion(Expands.PROCESS, quoted, operator=node["Op"], commands=found)
     raise walk.refuse(kind or "word part", node)
