@@ -1,5 +1,5 @@
-"""The workspace image, really built, without a registry. Its files are kept as scripts/engine keeps
-those of the other test images: a change of the description makes it anew, and nothing else."""
+"""The images, really built, without a registry. Their files are kept as scripts/engine keeps those of
+the other test images: a change of the description makes them anew, and nothing else."""
 
 import fcntl
 import os
@@ -30,19 +30,31 @@ def engine() -> None:
     need("there is no Docker engine", is_there=answers)
 
 
-@pytest.fixture(scope="session")
-def image(engine: None) -> str:
+def built(variant: str) -> str:
     need("there is no mmdebstrap", is_there=shutil.which("mmdebstrap") is not None)
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "image.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Tests run in several processes.
+    name = f"kakoi-test:{variant}"
+    # Tests run in several processes; who needs the small one does not wait for the big one.
+    with (CACHE / f"image-{variant}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         said = kakoi(
-            *("image", "build", "base", "--without-registry", "--tag", IMAGE),
+            *("image", "build", variant, "--without-registry", "--tag", name),
             *("--cache", str(CACHE), "--label", LABEL),
-            timeout_s=900,
+            timeout_s=1800,
         )
     assert said.returncode == 0, said.stderr
-    return IMAGE
+    return name
+
+
+@pytest.fixture(scope="session")
+def image(engine: None) -> str:
+    return built("base")
+
+
+@pytest.fixture(scope="session")
+def full_image(engine: None) -> str:
+    """With Go, Java and more. On a new machine it takes minutes, most of them of the network."""
+    return built("full")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 from kakoi.images.description import FOLDER
 from tests.images.boxes import LABEL, Box, docker
+from tests.images.conftest import need
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "infra" / "docker" / "compose.yaml"
@@ -67,7 +69,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 @needs_root
 @pytest.mark.requirement("E-002", "E-003", "E-004")
 def test_files_are_seen_on_both_sides_and_the_log_arrives(image: str, tmp_path: Path) -> None:
-    """With the words of the file, by hand: compose itself is not everywhere."""
+    """With the words of the file, by hand: it holds where compose is not, too."""
     project, logs = tmp_path / "project", tmp_path / "logs"
     for folder in (project, logs):
         folder.mkdir()
@@ -98,35 +100,52 @@ def test_files_are_seen_on_both_sides_and_the_log_arrives(image: str, tmp_path: 
     assert json.loads(log.read_text())["package"] == "evil"
 
 
-def has_compose() -> bool:
-    return subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0
+@dataclass(frozen=True)
+class Compose:
+    """`docker compose` on the file, as a project of its own."""
 
+    environ: Mapping[str, str]
 
-@needs_root
-def test_compose_itself_brings_the_workspace_up(image: str, tmp_path: Path) -> None:
-    if not has_compose():
-        pytest.skip("docker compose is not installed")
-    project, logs = tmp_path / "project", tmp_path / "logs"
-    for folder in (project, logs):
-        folder.mkdir()
-        os.chown(folder, 1000, 1000)
-    environ = {"KAKOI_BASE": image, "KAKOI_PROJECT": str(project), "KAKOI_LOGS": str(logs)}
-    words = ["docker", "compose", "-p", f"kakoi-test-{os.getpid()}", "-f", str(COMPOSE)]
-
-    def compose(*more: str) -> str:
+    def __call__(self, *words: str, check: bool = True) -> str:
+        project = ["-p", f"kakoi-test-{os.getpid()}", "-f", str(COMPOSE)]
         done = subprocess.run(
-            [*words, *more],
-            env={**os.environ, **environ},
+            ["docker", "compose", *project, *words],
+            env={**os.environ, **self.environ},
             capture_output=True,
             text=True,
             timeout=600,
         )
-        assert done.returncode == 0, done.stderr
+        assert not check or done.returncode == 0, done.stderr
         return done.stdout
+
+
+@needs_root
+@pytest.mark.requirement("E-001", "E-002", "E-003", "E-004", "E-005", "E-030")
+def test_compose_itself_brings_the_workspace_up(image: str, tmp_path: Path) -> None:
+    version = subprocess.run(["docker", "compose", "version"], capture_output=True)
+    need("docker compose is not installed: see scripts/compose", is_there=version.returncode == 0)
+    project, logs = tmp_path / "project", tmp_path / "logs"
+    for folder in (project, logs):
+        folder.mkdir()
+        os.chown(folder, 1000, 1000)
+    (project / "from-outside").write_text("hello")
+    compose = Compose({"KAKOI_BASE": image, "KAKOI_PROJECT": str(project), "KAKOI_LOGS": str(logs)})
+
+    def inside(script: str, *, check: bool = True) -> str:
+        return compose("exec", "-T", "workspace", "sh", "-c", script, check=check)
 
     try:
         compose("up", "-d", "--build")
-        assert compose("exec", "-T", "workspace", "sh", "-c", "id -un; echo hi >x") == "agent\n"
-        assert (project / "x").read_text() == "hi\n"
+        said = inside("id -un; pwd; echo $NODE_ENV; cat from-outside; echo hi >from-inside")
+        assert said == "agent\n/workspace\ndevelopment\nhello"
+        assert (project / "from-inside").read_text() == "hi\n"
+        inside("install.sh npm evil", check=False)
+        (log,) = logs.iterdir()
+        assert json.loads(log.read_text())["status"] == "rejected"
+        (container,) = compose("ps", "-q").split()
+        joined = docker("inspect", "-f", "{{json .NetworkSettings.Networks}}", container).stdout
+        (network,) = json.loads(joined)
+        assert network.endswith("_workspace-net")
     finally:
         compose("down", "-v", "--rmi", "local")
+    assert docker("network", "ls", "-q", "-f", f"name={network}").stdout == ""

@@ -21,6 +21,26 @@ def test_the_image_is_what_its_description_says(image: str) -> None:
     assert {"node --version", "pip --version", "/etc/allowlist cannot be changed"} <= set(checks)
 
 
+@pytest.mark.requirement("A-018")
+def test_the_default_image_has_the_runtimes_of_four_languages(full_image: str) -> None:
+    """Each runs something: a version alone would be had from a stub."""
+    script = """
+        node -e 'console.log("node", process.version.split(".")[0])'
+        python3 -c 'print("python", 6 * 7)'
+        mkdir /tmp/x && cd /tmp/x
+        printf 'package main\nfunc main() { println("go") }\n' >x.go && go run x.go 2>&1
+        printf 'class X { public static void main(String[] a) { System.out.println("java"); } }' >X.java
+        javac X.java && java X
+    """
+    argv = ["run", "--rm", "--network", "none", "--label", LABEL, full_image, "sh", "-ec", script]
+    assert docker(*argv).stdout.splitlines() == ["node v20", "python 42", "go", "java"]
+    said = kakoi("image", "check", full_image, "--as", "full", "--json")
+    checks = {check["name"]: check["outcome"] for check in json.loads(said.stdout)}
+    assert said.returncode == 0, said.stdout
+    # Only an image of a registry has it: see the Dockerfile.
+    assert [name for name, outcome in checks.items() if outcome != "ok"] == ["mamba --version"]
+
+
 def test_an_image_that_is_not_is_told_apart(image: str) -> None:
     said = kakoi("image", "check", "kakoi-test:python", "--as", "base")
     assert said.returncode == 1
