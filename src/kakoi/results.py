@@ -59,7 +59,8 @@ class ExecutionResult:
     `exports` are the variables that it has exported by then, with None for what it has unset.
     `leftovers_ended` counts the processes it left behind and that were killed. `id` is the name
     by which output beyond the kept head can still be read in the sandbox. `error` says in words
-    why it was never started or how the sandbox was lost. `blocked_connections` are what its sandbox
+    why it was never started or how the sandbox was lost, and that the kernel keeps a list of
+    programs where a shell could not execute something. `blocked_connections` are what its sandbox
     was refused while it ran; a command that ran at the same time is told the same. `disk_full` is a
     directory on whose disk no room was left when the command had failed, as the kernel counts.
     """

@@ -714,6 +714,7 @@ RESULT = {
     "ended": 0,
     "survivors": 0,
     "disk_full": "",
+    "kept_out": "",
     "exports": "",
 }
 WRONG_RESULTS: dict[str, tuple[object, ...]] = {
@@ -728,6 +729,7 @@ WRONG_RESULTS: dict[str, tuple[object, ...]] = {
     "ended": NO_NUMBER,
     "survivors": NO_NUMBER,
     "disk_full": (None, 1, "x", "a/b", "/a\0"),
+    "kept_out": (*NO_TEXT, "policy", "Unlisted"),
     "exports": (*NO_TEXT, "\u0100"),
 }
 JOB = {"id": "x", "command": "true", "age_s": 1.5, "bytes": [0, 0], "answer": None}

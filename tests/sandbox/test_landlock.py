@@ -26,7 +26,7 @@ from kakoi.sandbox.landlock import (
     missing_from,
 )
 from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER
-from tests.sandbox.walled import CONFINED, ENV, PLACES, Place, Walled, a_workspace, walled
+from tests.sandbox.walled import CONFINED, ENV, PLACES, WAIT_S, Place, Walled, a_workspace, walled
 
 pytestmark = pytest.mark.anyio
 
@@ -405,6 +405,44 @@ async def test_with_a_list_nothing_else_is_lost(listed: Walled) -> None:
     assert (await listed.sh("unshare -U true; mkdir x; ls")).count("Permission denied") == 2
 
 
+async def test_what_the_list_kept_from_running_is_told_with_a_way_out(listed: Walled) -> None:
+    async def told(*words: str) -> tuple[int, str]:
+        result = await listed.channel.run(Command(command=words, timeout_s=WAIT_S))
+        return result.exit_code, result.error
+
+    for words in (["mount"], ["/usr/bin/mount"], ["/proc/self/root/usr/bin/mount"]):
+        status, error = await told(*words)
+        assert status == 126
+        assert error.startswith("the program: Permission denied; the kernel keeps the list"), words
+        assert "add it to policy.additional" in error
+    await listed.sh("printf '#!/bin/sh\\ntrue\\n' > script; chmod u+x script; cp script text")
+    status, error = await told("./script")
+    assert status == 126
+    assert "executes nothing from where commands can write" in error
+    # Of everything else the list says nothing: it would be a guess.
+    await listed.sh("chmod a-x text; ln -s gone dangling")
+    quiet = [await told(word) for word in ("./text", "./dangling", "/usr", "nothing-like-it")]
+    assert all("list" not in error for _, error in quiet), quiet
+    assert await told("ls", "/usr") == (0, "")
+
+
+async def test_of_a_shell_it_is_told_that_there_is_a_list_and_not_what_it_met(
+    listed: Walled,
+) -> None:
+    result = await listed.channel.run(Command(command="mount", timeout_s=WAIT_S))
+    assert (result.exit_code, result.reason) == (126, "exited")
+    assert "with 126 a shell says that it could not execute something" in result.error
+    fine = await listed.channel.run(Command(command="mount; exit 3", timeout_s=WAIT_S))
+    assert (fine.exit_code, fine.error) == (3, "")
+
+
+async def test_without_a_list_nothing_is_said_of_one(box: Walled) -> None:
+    await box.sh("printf x > text")
+    result = await box.channel.run(Command(command=["./text"], timeout_s=WAIT_S))
+    assert (result.exit_code, result.error) == (126, "the program: Permission denied")
+    assert (await box.channel.run(Command(command="./text", timeout_s=WAIT_S))).error == ""
+
+
 # --- What cannot be kept is refused ----------------------------------------------------------
 
 
@@ -419,12 +457,17 @@ async def test_a_kernel_that_cannot_keep_a_wall_is_refused_with_the_reason(tmp_p
     assert "landlock" in told.hint
 
 
-async def test_an_image_without_python_cannot_keep_a_list() -> None:
+async def test_an_image_without_python_cannot_keep_a_list_and_is_not_available_with_one() -> None:
+    plain = DockerAdapter(DockerSettings(image="kakoi-test:busybox"))
+    if not await plain.availability():
+        pytest.skip("no docker here")
     settings = DockerSettings(image="kakoi-test:busybox", programs=["ls"])
     adapter = DockerAdapter(settings, lifetime="sandbox")
-    if not await adapter.availability():
-        pytest.skip("no docker here")
     try:
+        found = await adapter.availability()
+        assert not found
+        assert "an image without python3" in found.reason
+        assert "kernel_allowlist" in found.fix
         with pytest.raises(EnvironmentUnavailableError, match="python3"):
             await adapter.run(Command(command="ls"))
     finally:

@@ -56,6 +56,8 @@ def answer_of(result: ExecutionResult, *, cwd: str, limit_s: float, note: str) -
         )
     if result.reason is Reason.NEVER_STARTED:
         note = f"kakoi: the command was not started: {result.error}\n"
+    elif result.error:
+        note = f"kakoi: {result.error}\n{note}"
     if note and stderr and not stderr.endswith("\n"):
         note = f"\n{note}"
     return Answer(stdout, stderr + note, cwd, result.exit_code)

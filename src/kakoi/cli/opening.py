@@ -102,7 +102,8 @@ class Place:
         if name == "host" and self.settings.sandbox.host.confine:
             name = CONFINED_HOST
         if self.settings.sandbox.kernel_allowlist and name in _KEEPS_NO_LIST:
-            return "cannot keep the list of programs (kernel_allowlist)"
+            unless = " unless it is confined (--confine)" if name == "host" else ""
+            return f"cannot keep the list of programs (kernel_allowlist){unless}"
         if network and network not in NETWORKS[name]:
             return f"has no network `{network}`, only {', '.join(NETWORKS[name])}"
         if self.image_is_asked_for and name not in _WITH_IMAGES:

@@ -93,7 +93,7 @@ def ending_in_words(result: ExecutionResult, command: Command) -> str:
         case Reason.EXITED:
             ended = f"ended what the command had left running ({number})" if left else ""
             full = f"no room is left on the disk of {result.disk_full}" if result.disk_full else ""
-            return "; ".join(filter(None, (full, ended)))
+            return "; ".join(filter(None, (result.error, full, ended)))
         case Reason.SIGNALLED:
             why = " (a file got too large)" if result.signal == signal.SIGXFSZ else ""
             return f"the command was ended by {_signal(result.signal)}{why}{more}"

@@ -7,16 +7,22 @@ Standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import struct
 
+from kakoi.keeper import find_program
 from kakoi.runner.walls import EXECUTE, READ_FILE, REFER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
+
+    from kakoi.runner.keepers import Record
+
+    Words = tuple[list[bytes], dict[bytes, bytes], bytes]
 
 _USUAL = """/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin /usr/games
     /usr/local/games /usr/libexec /usr/local/libexec""".split()
@@ -25,6 +31,11 @@ _PT_INTERP = 3
 _BIGGEST_TABLE = 64 * 1024
 # A script whose interpreter is a script … the kernel gives up earlier.
 _DEPTH = 6
+# What is said of a file that was not executed, in answers.
+UNLISTED, WRITABLE = "unlisted", "writable"
+# A shell could not execute something; only it knows what.
+SOMETHING = "something"
+_SHELLS_STATUS = 126
 
 
 class Programs:
@@ -32,9 +43,16 @@ class Programs:
 
     `folders` are where programs are: what else is in there is not to be read either, or the loader
     would run it. What is in a `writable` folder is nobody's program: commands could change it.
+    `helpers`: patterns of folders with programs that programs have for themselves.
     """
 
-    def __init__(self, names: Iterable[str], path: str, writable: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        names: Iterable[str],
+        path: str,
+        writable: Iterable[str] = (),
+        helpers: Iterable[str] = (),
+    ) -> None:
         self._path = [folder for folder in path.split(":") if folder.startswith("/")]
         self._writable = [os.path.realpath(folder) + "/" for folder in writable]
         every = {os.path.realpath(folder) for folder in (*_USUAL, *self._path)}
@@ -43,6 +61,21 @@ class Programs:
         for name in names:
             for file in self._named(name):
                 self._take(file, _DEPTH)
+        own = {os.path.realpath(found) for pattern in helpers for found in glob.glob(pattern)}
+        self._executable = self.files | own
+
+    def keeps_out(self, program: bytes) -> str:
+        """Which rule of the list kept this file from being executed: UNLISTED or WRITABLE.
+
+        Never a guess: empty also for what could not be executed anyway.
+        """
+        file = os.path.realpath(os.fsdecode(program))
+        if any((file + "/").startswith(each + "/") for each in self._executable):
+            return ""
+        if self._is_writable(file):
+            # `access` says no where the mount does not let anything be executed.
+            return WRITABLE if os.path.isfile(file) and _may_by_mode(file) else ""
+        return UNLISTED if os.path.isfile(file) and os.access(file, os.X_OK) else ""
 
     def _is_writable(self, path: str) -> bool:
         return (path + "/").startswith(tuple(self._writable))
@@ -61,27 +94,49 @@ class Programs:
             for each in self._named(needed):
                 self._take(each, depth - 1)
 
-    def grants(self, helpers: Iterable[str] = ()) -> list[tuple[str, int]]:
-        """Rights for Landlock: to execute these files, and to read all but other programs.
-
-        `helpers`: patterns of folders with programs that programs have for themselves.
-        """
+    def grants(self) -> list[tuple[str, int]]:
+        """Rights for Landlock: to execute these files, and to read all but other programs."""
         granted = [("/", REFER)]
         granted += [(folder, READ_FILE) for folder in _outside("/", self.folders)]
-        own = {os.path.realpath(found) for pattern in helpers for found in glob.glob(pattern)}
-        return granted + [(file, EXECUTE | READ_FILE) for file in sorted(self.files | own)]
+        return granted + [(file, EXECUTE | READ_FILE) for file in sorted(self._executable)]
 
 
-def find_programs(walls: dict[str, Any], path: str, shell: str) -> None:
+def find_programs(walls: dict[str, Any], path: str, shell: str) -> Programs | None:
     """Turn the names of programs that were handed over into rules about files."""
     wanted = walls.get("programs")
     if wanted is None:
-        return
-    found = Programs([*wanted["names"], shell], path, wanted["writable"])
-    walls["allowlist"] = {
-        "handled": EXECUTE | READ_FILE | REFER,
-        "paths": found.grants(wanted["helpers"]),
-    }
+        return None
+    found = Programs([*wanted["names"], shell], path, wanted["writable"], wanted["helpers"])
+    walls["allowlist"] = {"handled": EXECUTE | READ_FILE | REFER, "paths": found.grants()}
+    return found
+
+
+def kept_out(programs: Programs | None, record: Record, words: Words, *, is_text: bool) -> str:
+    """What the list of programs had to do with a command that failed; empty if that is not known.
+
+    `words`: what was to be started, with which variables, where.
+    """
+    if programs is None:
+        return ""
+    if is_text:
+        return SOMETHING if (record.kind, record.number) == ("exited", _SHELLS_STATUS) else ""
+    if (record.kind, record.number) != ("no_start", errno.EACCES):
+        return ""
+    argv, env, cwd = words
+    try:
+        found = find_program(argv[0], env.get(b"PATH", os.defpath.encode()))
+    except OSError:
+        return ""
+    return programs.keeps_out(os.path.join(cwd, found))
+
+
+def _may_by_mode(file: str) -> bool:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return False
+    is_ours = status.st_uid == os.getuid() and status.st_mode & 0o100 != 0
+    return is_ours or status.st_mode & 0o111 == 0o111
 
 
 def _outside(folder: str, hidden: set[str]) -> Iterator[str]:

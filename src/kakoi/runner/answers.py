@@ -18,6 +18,17 @@ _NEVER_STARTED = {
     "no_start": "the program",
     "no_keeper": "its keeper",
 }
+# What the list of programs had to do with it (allowlist.py).
+_LIST = "the kernel keeps the list of programs (kernel_allowlist)"
+_OFF = "or turn sandbox.kernel_allowlist off"
+_KEPT_OUT = {
+    "": "",
+    "unlisted": f"{_LIST}, and it is not on it: add it to policy.additional, {_OFF}",
+    "writable": f"{_LIST}, and executes nothing from where commands can write: give it to a listed "
+    f"program to read, as in `sh FILE`, {_OFF}",
+    "something": f"{_LIST}; with 126 a shell says that it could not execute something: if that is "
+    f"not listed, add it to policy.additional, {_OFF}",
+}
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -119,6 +130,7 @@ def parse_result(
         raise BadFrame("fewer bytes than it has sent")
     never = reason is Reason.NEVER_STARTED
     error = f"{_NEVER_STARTED[kind]}: {text(answer, 'error')}" if never else ""
+    error = "; ".join(filter(None, (error, _kept_out(answer))))
     if kind == "lost":
         error = "the command killed its keeper; everything it started was ended"
     if number(answer, "survivors"):
@@ -145,6 +157,13 @@ def parse_result(
         error=error,
         disk_full=_directory(answer, "disk_full"),
     )
+
+
+def _kept_out(answer: Mapping[str, Any]) -> str:
+    said = text({"kept_out": "", **answer}, "kept_out")
+    if said not in _KEPT_OUT:
+        raise BadFrame("an unknown rule of programs")
+    return _KEPT_OUT[said]
 
 
 def _directory(answer: Mapping[str, Any], name: str) -> str:

@@ -53,6 +53,7 @@ class Job:
         self.started = self.last_output = time.monotonic()
         self.why = ""
         self.disk_full = b""
+        self.kept_out = ""
         self.answer: dict[str, Any] | None = None
         self._record: Record | None = None
         self._timers: list[Timer] = []
@@ -181,6 +182,7 @@ class Job:
             "ended": record.ended,
             "survivors": record.survivors,
             "disk_full": self.disk_full.decode("utf-8", "surrogateescape"),
+            "kept_out": self.kept_out,
         }
 
     def forget(self) -> None:

@@ -23,7 +23,7 @@ from collections import deque
 
 from kakoi import keeper as ending
 from kakoi.runner import frames
-from kakoi.runner.allowlist import find_programs
+from kakoi.runner.allowlist import Programs, find_programs, kept_out
 from kakoi.runner.clients import Client
 from kakoi.runner.jobs import Job
 from kakoi.runner.keepers import Keeper, Record, end_orphans, walled_nursery
@@ -57,10 +57,15 @@ class Runner:
     """All clients and all jobs of one place."""
 
     def __init__(
-        self, settings: dict[str, Any], nursery: Nursery | None = None, landlock: int = 0
+        self,
+        settings: dict[str, Any],
+        nursery: Nursery | None = None,
+        landlock: int = 0,
+        programs: Programs | None = None,
     ) -> None:
         self.loop = Loop()
         self._nursery = nursery
+        self._programs = programs
         self._landlock = landlock
         self.closing = False
         self._lingers: bool = settings.get("linger", False)
@@ -238,7 +243,12 @@ class Runner:
                 job.why = "out_of_memory" if _was_killed(record) else ""
             if failed:
                 job.disk_full = full_place(self._places(job))
+                job.kept_out = self._kept_out(job, record)
             job.over(record)
+
+    def _kept_out(self, job: Job, record: Record) -> str:
+        is_text = isinstance(job.order["command"], str)
+        return kept_out(self._programs, record, self._words(job.order), is_text=is_text)
 
     def _ours(self) -> set[int]:
         return {*self._keepers, *([self._nursery.pid] if self._nursery else [])}
@@ -318,8 +328,9 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _walled(settings: dict[str, Any]) -> tuple[Nursery | None, int]:
-    """Raise the walls that were asked for; where keepers come from, and which Landlock it is."""
+def _walled(settings: dict[str, Any]) -> tuple[Nursery | None, int, Programs | None]:
+    """Raise the walls that were asked for; where keepers come from, which Landlock it is, and
+    which programs may be executed."""
     if settings.get("cwd"):
         try:
             os.chdir(settings["cwd"])
@@ -328,17 +339,17 @@ def _walled(settings: dict[str, Any]) -> tuple[Nursery | None, int]:
             raise Unkept(f"user {os.getuid()} cannot get to {error.filename}", fix) from None
     walls = settings.get("walls") or {}
     if not walls:
-        return None, 0
+        return None, 0, None
     path = os.fsdecode(os.environb.get(b"PATH", os.defpath.encode()))
-    find_programs(walls, path, usual_shell())
+    programs = find_programs(walls, path, usual_shell())
     around_runner(walls)
     try:
         nursery = walled_nursery(lambda: around_commands(walls), settings.get("rlimits", {}))
-        return nursery, landlock_abi()
+        return nursery, landlock_abi(), programs
     except OSError as error:
         if walls.get("needs_abi"):
             raise Unkept(f"commands cannot be confined: {error}", "kakoi doctor") from None
-        return None, 0
+        return None, 0, None
 
 
 def main(settings: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ from kakoi.sandbox.adapter import (
     exit_code_or_raise,
 )
 from kakoi.sandbox.docker_advice import is_conflict
-from kakoi.sandbox.docker_checks import holding_of
+from kakoi.sandbox.docker_checks import holding_of, out_of_memory
 from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Plan, Program, Tag, run_args
 from kakoi.sandbox.docker_container import (
     Container,
@@ -50,7 +50,6 @@ _DEFAULTS = DockerSettings()
 _NO_TAG = Tag()
 # A runner that is already there answers at once, if it is in order.
 _REOPEN_S = 20.0
-_TEMPORARY = "/tmp"  # noqa: S108 - as an image has it
 _LOG = logging.getLogger(__name__)
 
 
@@ -172,7 +171,8 @@ class DockerAdapter:
     # --- Can it be used? ---------------------------------------------------------------------
 
     async def availability(self) -> Availability:
-        """Ask the engine, and run an empty command in a container if the image is here."""
+        """Ask the engine, and run an empty command in a container if the image is here; with a
+        list of programs, have a runner in there keep it."""
         try:
             version = await self._engine.version()
             if await self._engine.find_image(self._config.image) is None:
@@ -191,7 +191,10 @@ class DockerAdapter:
         return bool(await self.availability())
 
     async def _probe(self) -> None:
-        plan = await self._plan(dataclasses.replace(self._tag, name=""))
+        tag = dataclasses.replace(self._tag, name="")
+        if self._config.programs is not None:
+            return await self._end(await self._start(tag))
+        plan = await self._plan(tag)
         try:
             async with mountable(plan):
                 args = run_args(plan, ["sh", "-c", "exit 0"])
@@ -287,7 +290,7 @@ class DockerAdapter:
             await finish(self._end(guest))
         if result.reason is not Reason.SANDBOX_LOST:
             return result
-        return _out_of_memory(result) if await self._engine.had_oom(guest.name) else result
+        return out_of_memory(result) if await self._engine.had_oom(guest.name) else result
 
     async def _open_guest(self) -> Channel:
         await self._end_guest()
@@ -373,7 +376,7 @@ class DockerAdapter:
         except BaseException:
             await finish(channel.close())
             raise
-        folder = self._config.env.get("TMPDIR") or _TEMPORARY
+        folder = self._config.env.get("TMPDIR") or "/tmp"  # noqa: S108 - as images have it
         return await shortened(channel, pid=pid, folder=folder)
 
     async def _explain_loss(
@@ -391,9 +394,5 @@ class DockerAdapter:
         except KakoiError as error:
             return dataclasses.replace(result, error=f"{result.error}; {error}")
         if state.out_of_memory:
-            return _out_of_memory(result)
+            return out_of_memory(result)
         return dataclasses.replace(result, error=f"{result.error}; its container is {state}")
-
-
-def _out_of_memory(result: ExecutionResult) -> ExecutionResult:
-    return dataclasses.replace(result, reason=Reason.OUT_OF_MEMORY, exit_code=137)

@@ -20,8 +20,11 @@ from kakoi.sandbox.docker_cli import DockerSettings, Program
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.examine_walls import (
     COPY_ON_WRITE,
+    FEW_PROGRAMS,
+    PROGRAMS,
     copy_on_write_check,
-    landlock_checks,
+    programs_check,
+    signals_check,
     try_sockets,
 )
 from kakoi.sandbox.host import HostAdapter
@@ -29,6 +32,8 @@ from kakoi.sandbox.machine import Check, Status, bad, examine_machine, good, tri
 from kakoi.sandbox.select import AUTO_ORDER
 from kakoi.sandbox.settings import CONFINED_HOST
 
+# The only programs that a sandbox is to execute; None: any.
+Programs = tuple[str, ...] | None
 SANDBOXES: Final = "sandboxes"
 _SANDBOX_LIMIT_S: Final = 90.0
 _TRIAL_LIMIT_S: Final = 30.0
@@ -109,22 +114,25 @@ async def examine(
 async def _examine(
     name: str,
     problem: Callable[[str], Awaitable[Check | None]],
-    make: Callable[[str], SandboxAdapter],
+    make: Callable[[str, Programs], SandboxAdapter],
 ) -> list[Check]:
     """First whether it works at all; only then what it keeps."""
     limits: list[Check] = []
+    area = limits_area(name)
 
     async def work(folder: str) -> Check:
         if found := await problem(folder):
             return found
-        sandbox = make(folder)
+        sandbox = make(folder, None)
         try:
             result = await sandbox.run(Command(command="exit 0", timeout_s=_COMMAND_S))
             if not result.ok:
                 return bad(SANDBOXES, name, f"it cannot run a command: {_why(result)}")
-            limits.extend(await _examine_limits(limits_area(name), sandbox))
+            limits.extend(await _examine_limits(area, sandbox))
         finally:
             await sandbox.cleanup()
+        trial = programs_check(area, make(folder, FEW_PROGRAMS))
+        limits.append(await tried(area, PROGRAMS, trial, limit_s=_TRIAL_LIMIT_S))
         open_ = [each.name for each in limits if each.name in _WALLS and not each.ok]
         if open_:
             return bad(SANDBOXES, name, f"it runs commands, but does not hold: {', '.join(open_)}")
@@ -151,8 +159,8 @@ async def _examine_bubblewrap(overlays: Path) -> list[Check]:
         fix = deeper.fix.replace(folder, "WORKSPACE")
         return bad(SANDBOXES, "bubblewrap", deeper.reason, fix)
 
-    def make(folder: str) -> SandboxAdapter:
-        return BubblewrapAdapter(folder, limits=_LIMITS)
+    def make(folder: str, programs: Programs) -> SandboxAdapter:
+        return BubblewrapAdapter(folder, limits=_LIMITS, programs=programs)
 
     found = [*await _examine("bubblewrap", problem, make), *lending]
     if found[0].ok:
@@ -166,8 +174,8 @@ async def _examine_confined_host() -> list[Check]:
     async def problem(_folder: str) -> Check | None:
         return None
 
-    def make(folder: str) -> SandboxAdapter:
-        return HostAdapter(folder, confine=True, limits=_LIMITS)
+    def make(folder: str, programs: Programs) -> SandboxAdapter:
+        return HostAdapter(folder, confine=True, limits=_LIMITS, programs=programs)
 
     return await _examine(CONFINED_HOST, problem, make)
 
@@ -191,8 +199,10 @@ async def _examine_containers(
         why = f"{program} {version} answers, but the image `{image}` is not here: nothing was tried"
         return bad(SANDBOXES, program, why, f"{program} pull {image}")
 
-    def make(folder: str) -> SandboxAdapter:
-        settings = DockerSettings(image=image, workspace=folder, inside=folder, limits=_LIMITS)
+    def make(folder: str, programs: Programs) -> SandboxAdapter:
+        settings = DockerSettings(
+            image=image, workspace=folder, inside=folder, limits=_LIMITS, programs=programs
+        )
         return DockerAdapter(settings, program=program, lifetime="sandbox", engine_env=engine_env)
 
     return await _examine(program, problem, make)
@@ -239,7 +249,7 @@ async def _examine_limits(area: str, sandbox: SandboxAdapter) -> list[Check]:
     ]
     cpu = holding.kept.get("cpus")
     why = holding.not_kept.get("cpus", "")
-    found = [*landlock_checks(area, channel), *found]
+    found = [signals_check(area, channel), *found]
     return [*found, Check(area, "cpu", Status.OK if cpu else Status.NOT_ENFORCED, cpu or why)]
 
 

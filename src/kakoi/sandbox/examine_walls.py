@@ -1,4 +1,4 @@
-"""What Landlock and overlays do in a sandbox that is being examined, found by trying them."""
+"""Landlock, lists of programs and overlays in a sandbox that is examined, found by trying them."""
 
 import asyncio
 import os
@@ -7,26 +7,45 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from kakoi.errors import KakoiError
 from kakoi.overlay import Overlay
+from kakoi.results import Reason
 from kakoi.runner.channel import RunnerChannel
 from kakoi.runner.commands import Channel, Command
+from kakoi.sandbox.adapter import SandboxAdapter
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
-from kakoi.sandbox.landlock import FILES_ABI, SCOPES_ABI
+from kakoi.sandbox.landlock import SCOPES_ABI
 from kakoi.sandbox.machine import Check, Status, bad, good
 
 COPY_ON_WRITE: Final = "copy-on-write"
+PROGRAMS: Final = "programs"
+FEW_PROGRAMS: Final = ("cat",)
 _COMMAND_S: Final = 15.0
 
 
-def landlock_checks(area: str, channel: Channel) -> list[Check]:
-    """Can commands signal the runner? Could the kernel keep a list of programs there?"""
+def signals_check(area: str, channel: Channel) -> Check:
+    """Can commands signal the runner?"""
     abi = channel.hello.landlock if isinstance(channel, RunnerChannel) else 0
-    signals = _check(
+    return _check(
         area, "runner", abi >= SCOPES_ABI, "commands cannot signal it", "commands can signal it"
     )
-    no_list = "the kernel keeps no list of programs there (kernel_allowlist)"
-    a_list = "the kernel can keep the list of programs (kernel_allowlist)"
-    return [signals, _check(area, "programs", abi >= FILES_ABI, a_list, no_list)]
+
+
+async def programs_check(area: str, sandbox: SandboxAdapter) -> Check:
+    """Have the kernel keep a list (FEW_PROGRAMS) there, and start what is on it and what is not."""
+    try:
+        listed = await sandbox.run(Command(command=["cat", "/dev/null"], timeout_s=_COMMAND_S))
+        other = await sandbox.run(Command(command=["wc", "/dev/null"], timeout_s=_COMMAND_S))
+    except KakoiError as error:
+        return Check(area, PROGRAMS, Status.NOT_ENFORCED, error.message, error.hint)
+    finally:
+        await sandbox.cleanup()
+    if not listed.ok:
+        why = listed.error or f"{listed.reason}, status {listed.exit_code}"
+        return bad(area, PROGRAMS, f"with a list of programs (kernel_allowlist) none runs: {why}")
+    not_kept = "what is not on the list of programs (kernel_allowlist) runs as well"
+    kept = "what was not on a list of programs was not executed (kernel_allowlist)"
+    return _check(area, PROGRAMS, other.reason is Reason.NEVER_STARTED, kept, not_kept)
 
 
 def _check(area: str, name: str, holds: bool, kept: str, not_kept: str) -> Check:
