@@ -10,7 +10,7 @@ export PIP_ROOT_USER_ACTION ?= ignore
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench lock clean
+.PHONY: help run test check bench docs lock clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -30,6 +30,10 @@ check: $(VENV)/.dev ## Lint, types, import direction, size budgets, documents
 
 bench: $(VENV)/.dev ## Run the benchmarks
 	@set -e; for script in bench/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+docs: $(VENV)/.dev ## Build the site of the documents into build/site
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/site/index.html"
 
 lock: ## Recompile requirements/*.txt (UPGRADE=--upgrade for newer releases)
 	PYTHON=$(PYTHON) scripts/lock $(UPGRADE)
