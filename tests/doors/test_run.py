@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import select
-import shlex
 import signal
 import struct
 import subprocess
@@ -15,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import ROOT
 from tests.doors.terminals import PATIENCE_S, Door, alive, terminal, until
-from tests.test_docs import BLOCKS, ROOT, Block, steps
 
 TREE = "echo up; sleep {0} & (setsid sleep {0} &) ; trap '' INT TERM HUP; sleep {0}; sleep {0}"
 
@@ -506,21 +505,6 @@ def test_a_container_shows_the_workspace_at_its_own_path_and_goes_with_the_comma
         assert ended(process)[0] == 130
     assert alive(mark) == []
     assert containers_at(workspace) == []
-
-
-RUN_EXAMPLES = [block for block in BLOCKS if "$ kakoi run" in block.text]
-
-
-@pytest.mark.parametrize("block", RUN_EXAMPLES, ids=str)
-def test_an_example_in_the_documents_shows_what_happens(confined_door: Door, block: Block) -> None:
-    status = ""
-    for step in steps(block.text):
-        if step.command == "echo $?":
-            assert step.output == [status], block
-            continue
-        code, out, err = confined_door(*shlex.split(step.command)[1:])
-        status = str(code)
-        assert (out + err).encode("latin-1").decode().splitlines() == step.output, step.command
 
 
 def test_the_script_that_writes_the_readmes_session_would_write_it_again(
