@@ -25,7 +25,8 @@ from pathlib import Path
 from _saving import save
 
 from kakoi.egress.domains import parse_domains
-from kakoi.egress.proxy import Proxy, ProxyLimits
+from kakoi.egress.limits import ProxyLimits
+from kakoi.egress.proxy import Proxy
 
 STREAM_BYTES = 128 * 1024 * 1024
 MANY = 64

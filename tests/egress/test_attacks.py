@@ -22,6 +22,8 @@ from tests.egress.world import (
 )
 
 pytestmark = pytest.mark.anyio
+# The random number of a server that wants another hello (RFC 8446, 4.1.3).
+ASKS_AGAIN = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c"
 
 
 # --- Names -----------------------------------------------------------------------------------
@@ -167,6 +169,54 @@ async def test_a_second_hello_in_the_same_tunnel_gives_no_second_name() -> None:
                 then=client_hello(first) + client_hello(second),
             )
             assert answer == b"\x15\x03\x03\x00\x02\x02\x31"
+
+
+CHANGE_CIPHER = b"\x14\x03\x03\x00\x01\x01"
+# An encrypted record that by chance looks like the beginning of a very long hello.
+ENCRYPTED = b"\x16\x03\x03\x00\x28\x01" + b"\xff" * 39
+
+
+@pytest.mark.parametrize(
+    ("random", "goes_on"),
+    [(bytes(32), True), (bytes.fromhex(ASKS_AGAIN), False)],
+    ids=["taken", "asked again"],
+)
+async def test_after_its_hello_was_taken_a_client_may_encrypt_at_once(
+    random: bytes, goes_on: bool
+) -> None:
+    """So it is where a session of TLS 1.2 is taken up again."""
+    received = bytearray()
+
+    async def resuming(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(client_hello("example.org")))
+        body = b"\x02\x00\x00\x26\x03\x03" + random + bytes(4)
+        writer.write(b"\x16\x03\x03" + len(body).to_bytes(2, "big") + body)
+        received.extend(await reader.read())
+        writer.close()
+
+    async with server(resuming) as port, opened(f"example.org:{port}") as world:
+        at = f"example.org:{port}"
+        async with world.connection() as (reader, writer):
+            writer.write(f"CONNECT {at} HTTP/1.1\r\nHost: {at}\r\n\r\n".encode())
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+            writer.write(client_hello("example.org"))
+            await asyncio.wait_for(reader.readexactly(47), WAIT_S)
+            writer.write(CHANGE_CIPHER + ENCRYPTED)
+            writer.write_eof()
+            await asyncio.wait_for(reader.read(), WAIT_S)
+    assert (bytes(received) == CHANGE_CIPHER + ENCRYPTED) is goes_on
+    assert (world.objections == []) is goes_on
+
+
+async def test_a_second_hello_that_was_asked_for_names_the_same_host() -> None:
+    async with server(echo) as port, opened(f"example.org:{port}", f"other.org:{port}") as world:
+        at = f"example.org:{port}"
+        answer = await world.ask(
+            f"CONNECT {at} HTTP/1.1\r\nHost: {at}\r\n\r\n".encode(),
+            then=client_hello("example.org") + client_hello("other.org"),
+        )
+    assert answer.endswith(b"\x15\x03\x03\x00\x02\x02\x31")
+    assert world.objections == ["its TLS names `other.org`"]
 
 
 async def test_a_hello_in_many_pieces_is_read_before_any_of_it_goes_out() -> None:

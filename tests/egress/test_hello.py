@@ -1,13 +1,16 @@
 """The host that a TLS client asks for, out of whatever pieces it sends."""
 
+import contextlib
+import ssl
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakoi.egress.hello import BadHelloError, HelloReader
-from tests.egress.world import client_hello
+from kakoi.egress.hello import AnswerReader, BadHelloError, HelloReader
+from tests.egress.world import certificate, client_hello
 
 HELLO = client_hello("Example.org")
 
@@ -104,3 +107,49 @@ def test_no_bytes_break_the_reader(noise: bytes, at: int) -> None:
         except BadHelloError:
             continue
         assert len(found) <= 2
+
+
+# --- The server's answer ---------------------------------------------------------------------
+
+
+def accepted(*parts: bytes) -> bool:
+    reader = AnswerReader()
+    for part in parts:
+        reader.feed(part)
+    return reader.accepted
+
+
+def answered(folder: Path, version: ssl.TLSVersion, *, again: bool = False) -> bytes:
+    """What a real server answers to a real client; `again`: one that wants another hello."""
+    theirs, _ = certificate(folder, "example.org")
+    theirs.maximum_version = version
+    if again:
+        theirs.set_ecdh_curve("secp521r1")  # Which clients offer, but not at once.
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    incoming.write(HELLO)
+    server = theirs.wrap_bio(incoming, outgoing, server_side=True)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        server.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_server_that_takes_the_hello_is_seen_in_whatever_pieces(
+    tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    data = answered(tmp_path, version)
+
+    assert accepted(data)
+    assert accepted(*(data[at : at + 1] for at in range(len(data))))
+    assert not accepted(data[:40])
+
+
+def test_a_server_that_wants_another_hello_has_not_taken_the_first(tmp_path: Path) -> None:
+    assert not accepted(answered(tmp_path, ssl.TLSVersion.TLSv1_3, again=True))
+
+
+@given(st.binary(max_size=100))
+def test_what_is_no_hello_of_a_server_means_nothing(noise: bytes) -> None:
+    assert not accepted(b"\x15" + noise)
+    assert not accepted(record(b"\x01" + noise))
+    assert not accepted(record(b"\x02"), noise)

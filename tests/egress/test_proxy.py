@@ -2,14 +2,19 @@
 
 import asyncio
 import contextlib
+import resource
 import socket
 import ssl
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kakoi.egress.domains import EVERYTHING_PUBLIC, parse_domains, parse_target
-from kakoi.egress.proxy import Credential, Decision, Proxy, ProxyLimits
+from kakoi.egress.door import Door
+from kakoi.egress.limits import ProxyLimits
+from kakoi.egress.proxy import Credential, Decision, Proxy
 from kakoi.errors import AuditError, SandboxError
 from tests.egress.world import (
     WAIT_S,
@@ -462,5 +467,50 @@ async def test_a_socket_that_somebody_makes_block_holds_nobody_up() -> None:
     proxy.serve(listener)
     shared.setblocking(True)
     with shared, socket.create_connection(shared.getsockname()):
-        await asyncio.wait_for(asyncio.sleep(0), WAIT_S)
         await asyncio.wait_for(proxy.close(), WAIT_S)
+
+
+class Counted(socket.socket):
+    """A socket that tells when it was asked twice for a connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.asked_again = threading.Event()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        self.asked += 1
+        if self.asked > 1:
+            self.asked_again.set()
+        return super().accept()
+
+
+async def test_a_door_that_was_shut_is_watched_however_many_files_are_open() -> None:
+    """Nothing can be accepted then, and the wait for another try is one with high descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
+    try:
+        with contextlib.ExitStack() as many, Counted() as listener:
+            while many.enter_context(socket.socket()).fileno() < 1100:
+                pass
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            proxy = Proxy(parse_domains([]), resolve=Names())
+            proxy.serve(listener)
+            listener.shutdown(socket.SHUT_RDWR)
+            assert await asyncio.to_thread(listener.asked_again.wait, WAIT_S)
+            await asyncio.wait_for(proxy.close(), WAIT_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_connection_that_nobody_came_to_serve_is_closed() -> None:
+    proxy = Proxy(parse_domains([]), resolve=Names())
+    door = Door(socket.create_server(("127.0.0.1", 0)), lambda _each: None, most=1)
+    ours, theirs = socket.socketpair()
+    with ours:
+        proxy._welcome(door, theirs)
+        await proxy.close()
+        assert theirs.fileno() == -1
+        assert ours.recv(1) == b""
+    await door.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kakoi.egress.domains import parse_domains
-from kakoi.egress.proxy import ProxyLimits
+from kakoi.egress.limits import ProxyLimits
 from kakoi.egress.variables import proxy_variables
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.runner.commands import Command

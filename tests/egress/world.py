@@ -12,7 +12,8 @@ from pathlib import Path
 
 from kakoi.egress.addresses import Address
 from kakoi.egress.domains import Domains, parse_domains
-from kakoi.egress.proxy import Decision, Proxy, ProxyLimits
+from kakoi.egress.limits import ProxyLimits
+from kakoi.egress.proxy import Decision, Proxy
 
 LOOPBACK = ipaddress.ip_address("127.0.0.1")
 WAIT_S = 20.0

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from kakoi.errors import SandboxError
 
 _JOIN_S = 2.0
-_PAUSE_S = 0.05
+_PAUSE_MS = 50
 
 
 def check_listener(listener: socket.socket) -> None:
@@ -90,6 +90,9 @@ class Door:
 
     def _accept(self) -> socket.socket | None:
         """The next connection; None at the end."""
+        # Polled: `select` knows no descriptor beyond 1023.
+        end = select.poll()
+        end.register(self._waking, select.POLLIN)
         waiting = select.poll()
         waiting.register(self._listener, select.POLLIN)
         waiting.register(self._waking, select.POLLIN)
@@ -103,4 +106,4 @@ class Door:
                 continue
             except OSError:
                 # No descriptors at this moment, or the sandbox has shut the door itself.
-                select.select([self._waking], [], [], _PAUSE_S)
+                end.poll(_PAUSE_MS)

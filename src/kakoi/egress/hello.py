@@ -1,7 +1,8 @@
 """Which host a TLS client asks for: the ClientHello, read out of the first bytes of a tunnel.
 
 It may come in any pieces, over many records. A server may ask for a second one, so what follows is
-watched until the client says something else than hello. What cannot be read is refused.
+watched until the client says something else than hello, or the server has taken the first one. What
+cannot be read is refused.
 """
 
 import struct
@@ -9,11 +10,17 @@ from collections.abc import Iterator
 from typing import Final
 
 _CHANGE_CIPHER, _HANDSHAKE, _APPLICATION = 20, 22, 23
-_CLIENT_HELLO: Final = 1
+_CLIENT_HELLO, _SERVER_HELLO = 1, 2
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
 _LONGEST_RECORD: Final = 2**14 + 256
 _LONGEST_HELLO: Final = 2**16
 _HEAD: Final = struct.Struct("!BHH")
+# Of a record and a message in it, the version, and the random number.
+_SERVER_HELLO_HEAD: Final = struct.Struct("!BHHB3x2x32s")
+# The random number of a server that wants another hello (RFC 8446, 4.1.3).
+_ASKS_AGAIN: Final = bytes.fromhex(
+    "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c"
+)
 
 
 class BadHelloError(ValueError):
@@ -66,6 +73,29 @@ class HelloReader:
             message = bytes(self._messages[4 : 4 + size])
             del self._messages[: 4 + size]
             yield server_name(message)
+
+
+class AnswerReader:
+    """Takes what a server sends. `accepted`: it has taken the first hello, and wants no other.
+
+    From there on a client's record may begin with any byte, for it may be encrypted.
+    """
+
+    def __init__(self) -> None:
+        self._head = b""
+        self.accepted = False
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes; only the first ones are looked at."""
+        missing = _SERVER_HELLO_HEAD.size - len(self._head)
+        if missing <= 0:
+            return
+        self._head += data[:missing]
+        if len(self._head) == _SERVER_HELLO_HEAD.size:
+            kind, _, size, message, random = _SERVER_HELLO_HEAD.unpack(self._head)
+            whole = size >= _SERVER_HELLO_HEAD.size - _HEAD.size
+            is_hello = kind == _HANDSHAKE and message == _SERVER_HELLO and whole
+            self.accepted = is_hello and random != _ASKS_AGAIN
 
 
 def server_name(hello: bytes) -> str:

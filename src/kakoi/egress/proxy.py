@@ -18,6 +18,7 @@ from kakoi.egress.addresses import Address
 from kakoi.egress.domains import BadHostError, Domains, Target
 from kakoi.egress.door import Door
 from kakoi.egress.hello import BadHelloError
+from kakoi.egress.limits import ProxyLimits, Rations
 from kakoi.egress.relay import CHUNK, Link, close, relay_request, relay_tunnel
 from kakoi.egress.requests import MAX_HEAD_BYTES, BadRequestError, Request, parse_request
 from kakoi.egress.resolving import Resolver, SystemResolver, connect
@@ -29,23 +30,6 @@ _ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x31"
 _MOST_BLOCKED: Final = 100
 _LINGER_S: Final = 1.0
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyLimits:
-    """What one sandbox may have. More connections than `connections` wait in the kernel.
-
-    `burst`, `per_s`: how many may be made at once, and then each second. Each is recorded, so
-    they are rationed: no sandbox can flood the record.
-    `head_s`: for a request or a hello to come. `idle_s`: for a connection to be silent.
-    """
-
-    connections: int = 128
-    burst: int = 500
-    per_s: float = 20.0
-    head_s: float = 20.0
-    connect_s: float = 20.0
-    idle_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +99,7 @@ class Proxy:
         self._credentials = dict(credentials or {})
         self._tls = tls
         self._limits = limits or ProxyLimits()
-        self._rations = _Rations(self._limits)
+        self._rations = Rations(self._limits)
         self._doors: list[Door] = []
         self._open: dict[asyncio.Task[None], Target | None] = {}
         self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
@@ -163,16 +147,20 @@ class Proxy:
     # --- One connection ----------------------------------------------------------------------
 
     def _welcome(self, door: Door, connection: socket.socket) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        unserved = [connection]
+        task = asyncio.get_running_loop().create_task(self._serve(unserved))
         self._open[task] = None
 
         def gone(_task: object) -> None:
+            for each in unserved:  # The task was ended before it began.
+                each.close()
             del self._open[task]
             door.leave()
 
         task.add_done_callback(gone)
 
-    async def _serve(self, connection: socket.socket) -> None:
+    async def _serve(self, unserved: list[socket.socket]) -> None:
+        connection = unserved.pop()
         connection.setblocking(False)
         try:
             client = await asyncio.open_connection(sock=connection, limit=MAX_HEAD_BYTES)
@@ -342,23 +330,6 @@ class Watch:
         """One more."""
         if len(self._seen) < _MOST_BLOCKED:
             self._seen[blocked] = None
-
-
-class _Rations:
-    """So many at once, and then so many each second."""
-
-    def __init__(self, limits: ProxyLimits) -> None:
-        self._limits = limits
-        self._left = float(limits.burst)
-        self._counted_at = 0.0
-
-    async def take(self) -> None:
-        now = asyncio.get_running_loop().time()
-        grown = (now - self._counted_at) * self._limits.per_s
-        self._left = min(self._left + grown, float(self._limits.burst)) - 1
-        self._counted_at = now
-        if self._left < 0:
-            await asyncio.sleep(-self._left / self._limits.per_s)
 
 
 def _agrees(name: str, target: Target) -> bool:

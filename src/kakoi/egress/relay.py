@@ -4,12 +4,16 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from kakoi.egress.hello import BadHelloError, HelloReader
+from kakoi.egress.hello import AnswerReader, BadHelloError, HelloReader
 from kakoi.egress.requests import MAX_CHUNK_LINE, BadRequestError, Request, parse_chunk_line
 
 CHUNK = 64 * 1024
 _MOST_BEFORE_HELLO = 128 * 1024
 _HANDSHAKE = b"\x16"  # The first byte of TLS.
+
+
+def _look_away(_data: bytes) -> None:
+    """For bytes that nobody needs to see."""
 
 
 class Link:
@@ -31,18 +35,24 @@ class Link:
         await self.to_server.drain()
         self.touch()
 
-    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Everything until its end, which is passed on, too."""
+    async def pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        see: Callable[[bytes], None] = _look_away,
+    ) -> None:
+        """Everything until its end, which is passed on, too; `see` is shown it first."""
         while data := await reader.read(CHUNK):
+            see(data)
             writer.write(data)
             await writer.drain()
             self.touch()
         if writer.can_write_eof():
             writer.write_eof()
 
-    async def answer(self) -> None:
+    async def answer(self, see: Callable[[bytes], None] = _look_away) -> None:
         """What the server says, to the client."""
-        await self.pump(self.from_server, self.to_client)
+        await self.pump(self.from_server, self.to_client, see)
 
 
 async def together(*works: "asyncio.Task[None]") -> None:
@@ -61,14 +71,17 @@ async def relay_tunnel(link: Link, check: Callable[[str], None] | None, *, needs
     A tunnel that `needs_tls` must begin with a hello. In another one what is no TLS goes through;
     what is, is checked the same. Without a `check` anything goes.
     """
+    answer = AnswerReader()
     if check is None:
         upward = link.pump(link.from_client, link.to_server)
     else:
-        upward = _upward(link, check, needs_tls=needs_tls)
-    await together(asyncio.ensure_future(upward), asyncio.ensure_future(link.answer()))
+        upward = _upward(link, check, answer, needs_tls=needs_tls)
+    await together(asyncio.ensure_future(upward), asyncio.ensure_future(link.answer(answer.feed)))
 
 
-async def _upward(link: Link, check: Callable[[str], None], *, needs_tls: bool) -> None:
+async def _upward(
+    link: Link, check: Callable[[str], None], answer: AnswerReader, *, needs_tls: bool
+) -> None:
     hello = HelloReader()
     held = b""
     has_greeted = False
@@ -77,6 +90,8 @@ async def _upward(link: Link, check: Callable[[str], None], *, needs_tls: bool) 
         if not data:
             break
         held += data
+        if has_greeted and answer.accepted:
+            break
         if not needs_tls and held[:1] != _HANDSHAKE and not has_greeted:
             has_greeted = True  # Not TLS, as its first byte shows, and it need not be.
             break
