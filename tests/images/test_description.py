@@ -1,6 +1,8 @@
 """What images are made of: one description, read by both ways to build them."""
 
+import asyncio
 import io
+import os
 import re
 import subprocess
 import tarfile
@@ -95,6 +97,27 @@ async def test_a_build_that_fails_says_why_and_names_the_other_way() -> None:
     with pytest.raises(Exception, match="no route to host") as caught:
         await build(executor, BASE)
     assert "--without-registry" in str(getattr(caught.value, "hint", ""))
+
+
+@pytest.mark.anyio
+async def test_a_build_that_is_interrupted_leaves_no_half_of_a_tree(tmp_path: Path) -> None:
+    program, begun, cache = tmp_path / "bin" / "mmdebstrap", tmp_path / "begun", tmp_path / "cache"
+    program.parent.mkdir()
+    os.mkfifo(begun)
+    # Its last argument is what it makes.
+    program.write_text(
+        f'#!/bin/sh\nfor last; do :; done\necho half > "$last"\necho > {begun}\nsleep 600\n'
+    )
+    program.chmod(0o755)
+    env = {"PATH": f"{program.parent}:/usr/bin:/bin"}
+    builder = Builder(Engine(ScriptedExecutor(), program="docker"), ProcessExecutor(), env)
+    work = asyncio.ensure_future(builder.build_without_registry(BASE, cache=cache))
+    await asyncio.to_thread(begun.read_text)
+    assert [each.suffix for each in cache.iterdir()] == [".part"]
+    work.cancel()
+    await asyncio.wait([work])
+    assert work.cancelled()
+    assert list(cache.iterdir()) == []
 
 
 def test_without_a_registry_the_same_setup_runs(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import tarfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -265,6 +266,18 @@ def test_the_same_files_are_the_same_archive_and_odd_ones_are_none(tmp_path: Pat
     one, two = (archive_of(tmp_path / name, "FROM a\n") for name in ("a", "b"))
     assert repacked(one)[0] == repacked(two)[0]
     assert repacked(one)[1] == {"Dockerfile": b"FROM a\n"}
-    for data in (b"", b"x" * 2000, one[:700]):
+    for data in (b"", b"x" * 2000, one[:700], with_a_hole(size=2**33 - 1)):
         with pytest.raises(SandboxError):
             repacked(data)
+
+
+def with_a_hole(size: int) -> bytes:
+    """An archive of a file that is nothing but a hole, as GNU tar writes it."""
+    entry = tarfile.TarInfo("Dockerfile")
+    entry.type = tarfile.GNUTYPE_SPARSE
+    header = bytearray(entry.tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"00000000000\0" * 2  # One piece of data: none, at the beginning.
+    header[483:495] = b"%011o\0" % size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + bytes(1024)

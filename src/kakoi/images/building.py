@@ -136,6 +136,15 @@ class Builder:
         args = mmdebstrap_args(order, given, part)
         options = SpawnOptions(env=self._env, timeout=_BUILD_S * 1000, max_output_bytes=_MAX_OUTPUT)
         try:
+            await self._mmdebstrap(args, options)
+            part.replace(tree)
+        finally:
+            part.unlink(missing_ok=True)
+        for old in set(tree.parent.glob(f"{order.variant}-{'?' * 16}.tar")) - {tree}:
+            old.unlink(missing_ok=True)
+
+    async def _mmdebstrap(self, args: Sequence[str], options: SpawnOptions) -> None:
+        try:
             done = await self._executor.spawn("mmdebstrap", args, options)
         except ExecutionTimeoutError as error:
             raise SandboxError(f"mmdebstrap was not done after {_BUILD_S:g} s") from error
@@ -146,14 +155,10 @@ class Builder:
                 hint="install it: sudo apt-get install mmdebstrap",
             ) from error
         if done.exit_code != 0:
-            part.unlink(missing_ok=True)
             raise SandboxError(
                 f"mmdebstrap failed: {end_of(done.stdout + done.stderr)}",
                 hint="does `apt-get update` work on this machine? It needs the same sources",
             )
-        part.replace(tree)
-        for old in set(tree.parent.glob(f"{order.variant}-{'?' * 16}.tar")) - {tree}:
-            old.unlink(missing_ok=True)
 
 
 def mmdebstrap_args(order: Order, given: Path, target: Path) -> list[str]:

@@ -143,6 +143,9 @@ def repacked(archive: bytes) -> tuple[bytes, Mapping[str, bytes]]:
                 plain = tarfile.TarInfo(posixpath.normpath(entry.name))
                 if plain.name.startswith(("/", "..")) or len(files) >= _MAX_FILES:
                     raise SandboxError("the project has odd names, or too many files, for a build")
+                # A file with holes may say that it is as large as it likes.
+                if entry.size > len(archive):
+                    raise SandboxError("the project has a file that is larger than its archive")
                 plain.type, plain.linkname = entry.type, entry.linkname
                 plain.mode = 0o755 if entry.mode & 0o111 or entry.isdir() else 0o644
                 if entry.isfile() and (file := given.extractfile(entry)) is not None:
