@@ -1,5 +1,7 @@
 """Errors say the same thing in two languages: a code, details, and spec B's words in Japanese."""
 
+import re
+
 import pytest
 
 from kakoi import errors
@@ -177,3 +179,9 @@ async def test_a_program_that_cannot_start_is_logged_by_the_executor_too(
 
 def test_a_wrong_setting_has_a_code_of_its_own() -> None:
     assert ConfigurationError("x").code == "CONFIGURATION_ERROR"
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    drawn = re.findall(r"^[│├└─ ]*(\w+Error)\b", errors.__doc__ or "", re.MULTILINE)
+    found = {each for each in vars(errors).values() if isinstance(each, type)}
+    assert sorted(drawn) == sorted(each.__name__ for each in found if issubclass(each, KakoiError))

@@ -4,7 +4,8 @@ KakoiError (also named BashExecutorError)     code, details, hint
 ├── ConfigurationError
 ├── SecurityError                     the policy said no (carries the Decision)
 │   ├── CommandNotAllowedError
-│   └── BlockedPatternError
+│   ├── BlockedPatternError
+│   └── EmptyCommandError             also ValueError
 ├── UserCancelledError                a person said no
 ├── AuditError                        AUDIT_FAILED; what happens cannot be recorded, or read
 ├── SourceError                       SOURCE_FAILED; an issue tracker did not do what it was asked

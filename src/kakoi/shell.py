@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kakoi.background import Held, background
@@ -138,7 +138,12 @@ class ShellExecutor:
         if result.reason is Reason.TIMED_OUT:
             raise ExecutionTimeoutError(
                 f"Command timed out after {self.timeout:g}s",
-                details={"stdout": result.stdout, "stderr": result.stderr, "command": text},
+                details={
+                    "timeout": self.timeout * 1000,
+                    "stdout": result.stdout,
+                    "stderr": result.stderr,
+                    "command": text,
+                },
                 hint="give it more time, or less to do",
             )
         exit_code_or_raise(result, asked)
@@ -159,7 +164,8 @@ async def _run(held: Held[Gate], asked: Command, capture_output: bool) -> Execut
             # In a thread: whoever reads our output may be slow, and others run meanwhile.
             await asyncio.to_thread(_pass_on, 1 if stream == "stdout" else 2, data)
         result = await running.result()
-    return ExecutionResult(result.exit_code, "", "", result.duration_ms, reason=result.reason)
+    # It was passed on, and so nothing is kept, and nothing is cut.
+    return replace(result, stdout="", stderr="", stdout_truncated=False, stderr_truncated=False)
 
 
 def _pass_on(fd: int, data: bytes) -> None:

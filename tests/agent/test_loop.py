@@ -81,6 +81,7 @@ async def test_it_asks_does_and_ends_when_the_model_is_done() -> None:
     "text",
     [
         '{"done": true, "comment": "it works"}',
+        '{"done": true, "summary": "", "comment": "it works"}',
         'Here it is:\n```json\n{"done": true, "summary": "it works"}\n```\n',
     ],
 )

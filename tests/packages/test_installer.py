@@ -113,13 +113,16 @@ def test_a_type_that_does_not_exist_is_an_error() -> None:
 
 
 @pytest.mark.requirement("E-018")
-@pytest.mark.parametrize("kind", ["a file", "a link"])
+@pytest.mark.parametrize("kind", ["a file", "a link", "a pipe that nobody reads"])
 def test_a_log_that_cannot_be_written_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     logs = tmp_path / "logs"
     if kind == "a file":
         logs.touch()
+    elif kind == "a pipe that nobody reads":
+        logs.mkdir()
+        os.mkfifo(logs / "install-20260128.jsonl")
     else:  # Somebody wants the line to be written elsewhere.
         logs.mkdir()
         (logs / "install-20260128.jsonl").symlink_to(tmp_path / "elsewhere")

@@ -337,4 +337,4 @@ def _finished(answer: Answer) -> dict[str, Any] | None:
         return None
     if not isinstance(said, dict) or said.get("done") is not True:
         return None
-    return {"summary": said.get("summary") or said.get("comment") or "", **said}
+    return {**said, "summary": said.get("summary") or said.get("comment") or ""}

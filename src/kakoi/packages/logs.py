@@ -50,9 +50,10 @@ class InstallLog:
         data = (as_line(result) + "\n").encode("ascii")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # Not through a link: whoever may write to the folder must not choose the file.
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = os.open(self._folder / name, flags, 0o644)
+            # Not through a link, and not into a pipe that nobody reads: whoever may write to the
+            # folder must not choose the file, or keep us waiting.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            file = os.open(self._folder / name, flags | os.O_CLOEXEC, 0o644)
             try:
                 os.write(file, data)
             finally:

@@ -188,6 +188,15 @@ async def test_streams_that_are_not_captured_are_ours(
     assert capfd.readouterr() == ("seen\n", "wrong\n")
 
 
+@pytest.mark.parametrize("capture_output", [True, False])
+async def test_a_program_that_cannot_be_started_says_why(
+    workspace: Path, capture_output: bool
+) -> None:
+    executor = ShellExecutor(["no-such-program"])
+    with pytest.raises(ExecutionError, match=r"`no-such-program` was not started: .+"):
+        await executor.exec(["no-such-program"], capture_output=capture_output)
+
+
 @pytest.mark.requirement("D-019", "X-02")
 async def test_out_of_time_everything_is_dead(workspace: Path) -> None:
     executor = ShellExecutor(["sleep", "echo", "touch"], timeout=1)

@@ -27,7 +27,7 @@ def mode_effects(mode: str) -> list[str]:
             if "w" in what and ("o" in who or "a" in who or (not who and sign == "=")):
                 found.add("open-mode")
             # `o=u` and `o+g` copy bits that nobody here knows.
-            if what in ("u", "g", "o") and what and ("o" in who or "a" in who or not who):
+            if what in ("u", "g", "o") and ("o" in who or "a" in who or not who):
                 found.add("open-mode")
             if "s" in what:
                 found.add("set-id")
