@@ -4,38 +4,23 @@ The tracker and git are a server; the model is a script; everything else is real
 """
 
 import asyncio
-import contextlib
 import logging
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kakoi.agent.loop import Limits
-from kakoi.agent.tools import MCPToolClient, open_tools
-from kakoi.config.credentials import credential_for
-from kakoi.config.handlers import rules_in
-from kakoi.config.settings import Settings
-from kakoi.config.sources import task_getter
-from kakoi.gate import Gate
-from kakoi.mcp_server.server import make_server
-from kakoi.mcp_server.serving import open_house_behind
-from kakoi.process.executor import ProcessExecutor
-from kakoi.tasks.checkout import CloneOptions, our_git
-from kakoi.tasks.environments import ExecutionEnvironmentManager
-from kakoi.tasks.handler import Agent, Handled, HandlerOptions, TaskHandler
 from tests.agent.models_for_tests import Script, call, done
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import containers, docker, now
-from tests.tasks.hub import BROKEN, ISSUE, MENDED, PULL, RUN_TESTS, Hub, a_hub, git
+from tests.tasks.hosting import containers
+from tests.tasks.houses import KEY, MEND, House, bridge
+from tests.tasks.hub import BROKEN, ISSUE, MENDED, PULL, RUN_TESTS, Hosting, Hub, a_hub, git
 from tests.tasks.trackers import TOKEN
 
 pytestmark = pytest.mark.anyio
-MEND = call("edit_file", path="adder.py", old_text="a - b", new_text="a + b  # both")
-KEY = "a-key-of-a-model-that-nobody-may-see"
 
 
 @pytest.fixture
@@ -46,91 +31,8 @@ def anyio_backend() -> str:
 @pytest.fixture
 def hub(engine: None, tmp_path: Path) -> Iterator[Hub]:
     """On the bridge of the engine: containers and this machine see it at the same address."""
-    form = "{{(index .IPAM.Config 0).Gateway}}"
-    address = docker("network", "inspect", "bridge", "--format", form)
-    with a_hub(tmp_path / "srv", address) as hub:
+    with a_hub(tmp_path / "srv", bridge()) as hub:
         yield hub
-
-
-@dataclass
-class House:
-    """A handler with a script for a model, and what it has done."""
-
-    hub: Hub
-    manager: ExecutionEnvironmentManager
-    folder: Path
-    steps: list[str] = field(default_factory=list)
-    limits: Limits = field(default_factory=lambda: Limits(steps=20))
-    check_s: float = 0.0
-
-    def handler(self, script: Script) -> TaskHandler:
-        @contextlib.asynccontextmanager
-        async def model() -> AsyncIterator[Any]:
-            self.steps.append("model")
-            yield script.model
-
-        @contextlib.asynccontextmanager
-        async def tools(gate: Gate, workspace: str) -> AsyncIterator[MCPToolClient]:
-            async with (
-                open_house_behind(
-                    gate,
-                    settings=Settings(),
-                    workspace=workspace,
-                    audit_file=self.folder / "audit.jsonl",
-                    is_here=False,
-                ) as house,
-                open_tools(make_server(house)) as client,
-            ):
-                yield client
-
-        return TaskHandler(
-            Recording(self.manager, self.steps),
-            Agent(
-                open_model=model,
-                open_tools=tools,
-                read_rules=rules_in,
-                rule_files=("AGENTS.md", ".coding-agent-rules.yaml"),
-                limits=self.limits,
-            ),
-            HandlerOptions(
-                transcripts=self.folder / "transcripts",
-                secrets=(TOKEN, KEY),
-                check_s=self.check_s,
-            ),
-            clock=now,
-            git=our_git(ProcessExecutor(), CloneOptions(), None),
-            credential_for=lambda address: credential_for(address, self.hub.environ),
-        )
-
-    async def handle(
-        self, *said: Any, key: str = "", attempt: int = 1, script: Script | None = None
-    ) -> Handled:
-        async with task_getter(Settings(), self.hub.environ) as getter:
-            task = await getter.fetch(key or self.hub.issue)
-            handler = self.handler(script or Script(*said))
-            return await handler.handle(task, getter.source_of(task.key), attempt=attempt)
-
-    def transcripts(self) -> list[Path]:
-        return sorted((self.folder / "transcripts").glob("*.jsonl"))
-
-
-class Recording:
-    """The manager, and in which order it was asked for what."""
-
-    def __init__(self, manager: ExecutionEnvironmentManager, steps: list[str]) -> None:
-        self._manager = manager
-        self._steps = steps
-
-    async def prepare(self, task: Any) -> Any:
-        self._steps.append("prepare")
-        return await self._manager.prepare(task)
-
-    def find(self, container_id: str) -> Any:
-        return self._manager.find(container_id)
-
-    async def cleanup(self, task_uuid: str) -> None:
-        self._steps.append("cleanup")
-        await self._manager.cleanup(task_uuid)
 
 
 @pytest.fixture
@@ -310,7 +212,7 @@ async def test_a_branch_that_moved_meanwhile_is_not_overwritten(house: House) ->
     assert hub.file("feature", "adder.py") == BROKEN
 
 
-def _empty_commit(hub: Hub, branch: str) -> str:
+def _empty_commit(hub: Hosting, branch: str) -> str:
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
     tree = git(hub.repository, "rev-parse", f"{branch}^{{tree}}")
     return git(hub.repository, *who, "commit-tree", tree, "-p", branch, "-m", "theirs")
@@ -324,6 +226,7 @@ def _empty_commit(hub: Hub, branch: str) -> str:
 async def test_a_task_that_is_taken_from_us_stops_between_steps(
     house: House, owner: str, by: str
 ) -> None:
+    assert isinstance(house.hub, Hub)
     issue = house.hub.issues[ISSUE]
     issue["assignees"] = [{"login": "bot"}]
 
@@ -345,6 +248,7 @@ async def test_a_task_that_is_taken_from_us_stops_between_steps(
 
 @pytest.mark.requirement("A-086")
 async def test_a_paused_task_is_gone_on_with_in_a_new_container(house: House, owner: str) -> None:
+    assert isinstance(house.hub, Hub)
     issue = house.hub.issues[ISSUE]
 
     def react(_last: str) -> Any:
@@ -356,17 +260,19 @@ async def test_a_paused_task_is_gone_on_with_in_a_new_container(house: House, ow
     assert house.steps == ["prepare", "model", "cleanup"]
     assert containers(owner) == []
     issue["labels"] = [{"name": "coding agent"}]
-    script = Script(MEND, done("mended"))
+    script = Script(done("mended"))
     handled = await house.handle(script=script)
     assert handled.stage == house.hub.stage() == "done"
     assert house.steps == ["prepare", "model", "cleanup"] * 2
     assert "adder.py" in str(script.asked[0])  # What was listed before the pause.
     assert "the environment was made anew" in str(script.asked[0])
+    # What was changed before the pause is part of the work.
     assert house.hub.file(handled.branch, "adder.py") == MENDED
     # It has ended: the next time is a new beginning.
     script = Script(done("x"))
-    await house.handle(script=script)
+    handled = await house.handle(script=script)
     assert "made anew" not in str(script.asked[0])
+    assert handled.branch == ""
 
 
 async def test_who_is_cancelled_leaves_no_container_and_the_task_as_begun(

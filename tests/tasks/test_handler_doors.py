@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -91,7 +92,9 @@ def hub(engine: None, tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
-def runner_for(hub: Hub, folder: Path, owner: str, model: OpenAIServer) -> Runner:
+def runner_for(
+    hub: Hub, folder: Path, owner: str, model: OpenAIServer, *, lease_s: float = 120.0
+) -> Runner:
     config = {
         "tasks": {
             "base_image": PYTHON,
@@ -103,7 +106,7 @@ def runner_for(hub: Hub, folder: Path, owner: str, model: OpenAIServer) -> Runne
                 "allowed_domains": [hub.web.removeprefix("http://").replace(":", "/32:")],
             },
             "sources": {"github": ["team/project"], "check_seconds": 0.01},
-            "queue": {"lease_seconds": 15, "poll_seconds": 0.2},
+            "queue": {"lease_seconds": lease_s, "poll_seconds": 0.2},
         },
         "resources": {"cpu_limit": 1},
     }
@@ -219,9 +222,10 @@ def test_a_task_of_a_killed_consumer_is_gone_on_with_by_another(
 ) -> None:
     gated = Gated()
     hub.issues[PULL]["labels"] = []
-    script = (call("list_files"), gated, MEND, DONE)
+    script = (MEND, gated, DONE)
     with OpenAIServer(*script).listening() as model:
-        run = runner_for(hub, tmp_path, owner, model)
+        run = runner_for(hub, tmp_path, owner, model, lease_s=15)
+        run.config["tasks"]["keep_seconds"] = 0.01
         assert run("producer")[0] == 0
         first, second = run.start("consumer", "--continuous"), None
         try:
@@ -247,8 +251,11 @@ def test_a_task_of_a_killed_consumer_is_gone_on_with_by_another(
                     each.communicate()
     assert second.returncode == 128 + signal.SIGTERM, err
     (result,) = [json.loads(line) for line in out.splitlines()]
-    assert (result["stage"], result["steps"]) == ("done", 2)
-    assert "made anew" in json.dumps(model.requests[2])  # It knows what was said before.
+    assert (result["stage"], result["steps"]) == ("done", 1)
+    # It knows what was said before, and what was changed before is there.
+    assert "made anew: what you had changed in the project was brought back" in json.dumps(
+        model.requests[2]
+    )
     assert hub.file(result["branch"], "adder.py") == MENDED
     assert len(hub.new_pulls()) == 1
     assert len(hub.said()) == 1
@@ -260,7 +267,7 @@ def test_a_signal_gives_the_task_back_and_leaves_nothing(
 ) -> None:
     gated = Gated()
     hub.issues[PULL]["labels"] = []
-    with OpenAIServer(gated, MEND, DONE).listening() as model:
+    with OpenAIServer(MEND, gated, DONE).listening() as model:
         run = runner_for(hub, tmp_path, owner, model)
         assert run("producer")[0] == 0
         running = run.start("consumer")
@@ -278,6 +285,8 @@ def test_a_signal_gives_the_task_back_and_leaves_nothing(
         status, told, err = run("consumer", "--json")
     assert status == 0, err
     assert told[0]["stage"] == "done"
+    assert hub.file(told[0]["branch"], "adder.py") == MENDED  # It was mended before the signal.
+    assert list((tmp_path / "state" / "transcripts").glob("*.patch")) == []
 
 
 def test_what_is_being_done_cannot_be_begun_by_hand(hub: Hub, tmp_path: Path, owner: str) -> None:
@@ -298,3 +307,50 @@ def test_what_is_being_done_cannot_be_begun_by_hand(hub: Hub, tmp_path: Path, ow
             running.kill()
     assert running.returncode == 0
     assert hub.stage() == "done"
+
+
+# --- The producer's sweep --------------------------------------------------------------------
+
+
+def a_leftover(folder: Path, name: str) -> Path:
+    """A folder of a task of two days ago."""
+    left = folder / "state" / "workspaces" / f"coding-agent-exec-{name}"
+    left.mkdir(parents=True)
+    (left / "file").write_text("x")
+    then = time.time() - 2 * 24 * 3600
+    os.utime(left, (then, then))
+    return left
+
+
+def in_a_folder(tmp_path: Path, **tasks: Any) -> Runner:
+    (tmp_path / "waiting").mkdir()
+    sources = {"folder": str(tmp_path / "waiting"), "interval_seconds": 0.2}
+    environ = {"KAKOI_TASK_PLACE": "folder", "KAKOI_SANDBOX": "host"}
+    config = {"tasks": {"sources": sources, **tasks}}
+    return Runner(tmp_path, "http://127.0.0.1:1/v1", environ, config)
+
+
+@pytest.mark.requirement("A-092")
+def test_a_producer_sweeps_when_it_starts(tmp_path: Path) -> None:
+    run = in_a_folder(tmp_path)
+    left = a_leftover(tmp_path, "old")
+    assert run("producer", "--json")[:2] == (0, [{"queued": [], "failures": []}])
+    assert not left.exists()
+
+
+@pytest.mark.requirement("A-092")
+def test_a_producer_that_goes_on_sweeps_again_and_again(tmp_path: Path) -> None:
+    run = in_a_folder(tmp_path, cleanup={"interval_hours": 0.0001})
+    first = a_leftover(tmp_path, "first")
+    running = run.start("producer", "--continuous")
+    try:
+        wait_until(lambda: not first.exists())
+        second = a_leftover(tmp_path, "second")
+        wait_until(lambda: not second.exists())
+        running.send_signal(signal.SIGTERM)
+        _out, err = running.communicate(timeout=PATIENCE_S)
+    finally:
+        running.kill()
+        running.communicate()
+    assert running.returncode == 128 + signal.SIGTERM, err
+    assert "Traceback" not in err

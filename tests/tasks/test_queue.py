@@ -114,6 +114,39 @@ async def test_what_is_given_back_waits_behind_the_others(queue: TaskQueue) -> N
     assert (again.key, again.attempt) == ("a", 2)
 
 
+async def test_one_may_be_taken_out_of_its_turn_and_by_one_only(queue: TaskQueue) -> None:
+    for key in ("a", "b", "c"):
+        await queue.put(key)
+    lease = await queue.take("b")
+    assert lease is not None
+    assert (lease.key, lease.attempt) == ("b", 1)
+    assert await queue.take("b") is None
+    assert await queue.size() == Size(2, 1)
+    assert (await taken(queue)).key == "a"
+    await queue.give_back(lease)
+    again = await queue.take("b")
+    assert again is not None
+    assert again.attempt == 2
+    await queue.done(again)
+    assert await queue.take("b") is None
+    assert (await taken(queue)).key == "c"
+
+
+async def test_what_is_not_queued_cannot_be_taken_and_leaves_no_trace(queue: TaskQueue) -> None:
+    assert await queue.take("nobody-knows-it") is None
+    assert await queue.size() == Size(0, 0)
+    assert await queue.put("nobody-knows-it")
+    lease = await queue.take("nobody-knows-it")
+    assert lease is not None
+    assert lease.attempt == 1
+
+
+async def test_many_who_want_the_same_task_are_told_no_but_one(queue: TaskQueue) -> None:
+    await queue.put("a")
+    found = await asyncio.gather(*(queue.take("a") for _ in range(50)))
+    assert len([lease for lease in found if lease]) == 1
+
+
 async def test_a_lease_that_is_over_does_nothing(queue: TaskQueue) -> None:
     await queue.put("a")
     old = await taken(queue)

@@ -333,8 +333,8 @@ class FakeGitLab(Tracker):
 
     root = "/api/v4"
 
-    def __init__(self, page_size: int = 100) -> None:
-        super().__init__(page_size)
+    def __init__(self, page_size: int = 100, address: str = "127.0.0.1") -> None:
+        super().__init__(page_size, address)
         self.items: dict[tuple[str, int], dict[str, Any]] = {}
         self.notes: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.next_id = 1000

@@ -83,6 +83,7 @@ def task_handler(
             secrets=tuple(secret for secret in (*tokens, options.key) if secret),
             check_s=tasks.sources.check_seconds,
             max_attempts=tasks.queue.max_attempts,
+            keep_s=tasks.keep_seconds,
         ),
         clock=now,
         git=host_git(settings),

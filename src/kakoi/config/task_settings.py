@@ -178,6 +178,11 @@ class TaskSection:
         "with the sandbox of `sandbox.type` around it.",
         env="KAKOI_TASK_PLACE",
     )
+    keep_seconds: float = described(
+        30.0,
+        NUMBER,
+        "What a task has changed is kept at most so often, for whoever goes on after a `kill -9`.",
+    )
     author_name: str = described("kakoi", TEXT, "Who commits what was done.")
     author_email: str = described("kakoi@localhost", TEXT, "The address of who commits.")
     owner: str = described(

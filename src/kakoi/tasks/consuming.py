@@ -9,9 +9,9 @@ from typing import Protocol
 from kakoi.errors import ConfigurationError, KakoiError, QueueError, SourceError
 from kakoi.sandbox.docker_container import finish
 from kakoi.tasks.queue import Lease, TaskQueue, keep
-from kakoi.tasks.sources.source import TaskGetter, TaskSource, is_due
-from kakoi.tasks.task import Task
-from kakoi.tasks.telling import Handled
+from kakoi.tasks.sources.source import STAGES_DUE, TaskGetter, TaskSource, is_due
+from kakoi.tasks.task import Task, uuid_of
+from kakoi.tasks.telling import Handled, tell
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Consumed:
 
 class Consumer:
     """Takes tasks and does them. A task whose tracker cannot be asked is given back, but no more
-    than `max_attempts` times."""
+    than `max_attempts` times; what can never be done is told on the tracker."""
 
     def __init__(
         self, queue: TaskQueue, getter: TaskGetter, handler: Handler, *, max_attempts: int = 5
@@ -105,16 +105,35 @@ class Consumer:
         except QueueError as error:
             return Consumed(key=lease.key, error=str(error))
         except SourceError as error:
-            again = keep_queued and lease.attempt < self._max_attempts
+            may_pass = not error.details.get("is_lasting")
+            again = keep_queued and may_pass and lease.attempt < self._max_attempts
             _log.error("%s cannot be asked for: %s", lease.key, error)
+            if not again:
+                await finish(self._tell(lease.key, error))
             await finish(_quietly(leave if again else self._queue.done, lease))
             return Consumed(key=lease.key, error=str(error), is_back=again)
         except KakoiError as error:
             _log.error("%s is no task: %s", lease.key, error)
+            await finish(self._tell(lease.key, error))
             await finish(_quietly(self._queue.done, lease))
             return Consumed(key=lease.key, error=str(error))
         await finish(_quietly(self._queue.done, lease))
         return Consumed(key=lease.key, handled=handled)
+
+    async def _tell(self, key: str, error: KakoiError) -> None:
+        """Else it would wait on its tracker for ever, and be queued again and again."""
+        try:
+            source = self._getter.source_of(key)
+            found = await source.look(key)
+        except (ConfigurationError, SourceError) as unasked:
+            _log.warning("that %s failed can be told to nobody: %s", key, unasked)
+            return
+        if found.state != "open" or source.labels.stage_of(found.labels) not in STAGES_DUE:
+            return  # Nobody waits for it any more.
+        way = f"\n\n{error.hint}" if error.hint else ""
+        handled = Handled(stage="error", error=f"{error}{way} ({error.code})")
+        # Nothing but its key is known.
+        await tell(source, Task(uuid=uuid_of(key), key=key, repository=""), handled)
 
 
 async def _quietly(end: Callable[[Lease], Awaitable[None]], lease: Lease) -> None:

@@ -8,7 +8,7 @@ repository of ours and pushes from there, to the address that we know.
 import asyncio
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote
 
 MAX_BUNDLE_BYTES: Final = 256 * MIB
+MAX_CHANGES_BYTES: Final = 32 * MIB
 _GIT_S: Final = 600.0
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _BASE, _WORK = "refs/kakoi/base", "refs/kakoi/work"
@@ -97,6 +98,29 @@ class Delivery:
             return None
         return Work(base=base, commit=commit, bundle=await self._bundle(base))
 
+    async def changes(self, base: str) -> bytes:
+        """All that differs from `base`, committed or not, as a patch; the project is left alone."""
+        # An index of our own: what is staged is the agent's affair. It is kept, and so fast.
+        own = {"GIT_INDEX_FILE": f"{self._project}/.git/kakoi-index"}
+        await self._must("add", "--all", env=own)
+        shown = ["--cached", "--binary", "--full-index", "--no-color", "--no-ext-diff"]
+        return await self._written(
+            ["diff", *shown, "--no-textconv", "--no-renames", base],
+            env=own,
+            most_bytes=MAX_CHANGES_BYTES,
+            too_much=PushError(f"the changes so far have over {MAX_CHANGES_BYTES // MIB} MiB"),
+        )
+
+    async def bring_back(self, changes: bytes) -> bool:
+        """Change the files as a patch says, and commit nothing; False if it does not fit them."""
+        applied = await self._git("apply", "--whitespace=nowarn", "-", stdin=changes)
+        if applied.ok:
+            return True
+        merged = await self._git("apply", "--whitespace=nowarn", "--3way", "-", stdin=changes)
+        back = ["--quiet"] if merged.ok else ["--quiet", "--hard"]
+        await self._must("reset", *back)
+        return merged.ok
+
     async def _head(self) -> str:
         found = (await self._must("rev-parse", "--verify", "HEAD")).stdout.strip()
         if not _COMMIT.fullmatch(found):
@@ -104,29 +128,51 @@ class Delivery:
         return found
 
     async def _bundle(self, base: str) -> bytes:
-        data, result = await written_by(
-            self._channel,
-            self._command(["bundle", "create", "-", f"^{base}", "HEAD"]),
+        return await self._written(
+            ["bundle", "create", "-", f"^{base}", "HEAD"],
             most_bytes=MAX_BUNDLE_BYTES,
             too_much=PushError(
                 f"the change has more than {MAX_BUNDLE_BYTES // MIB} MiB",
                 hint="should .gitignore name what was made there?",
             ),
         )
+
+    async def _written(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        most_bytes: int,
+        too_much: PushError,
+    ) -> bytes:
+        command = self._command(argv, env=env)
+        data, result = await written_by(
+            self._channel, command, most_bytes=most_bytes, too_much=too_much
+        )
         if not result.ok:
-            raise _inside("bundle", result)
+            raise _inside(argv[0], result)
         return data
 
-    async def _must(self, *argv: str, stdin: bytes | None = None) -> ExecutionResult:
-        result = await self._git(*argv, stdin=stdin)
+    async def _must(
+        self, *argv: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> ExecutionResult:
+        result = await self._git(*argv, stdin=stdin, env=env)
         if not result.ok:
             raise _inside(argv[0], result)
         return result
 
-    async def _git(self, *argv: str, stdin: bytes | None = None) -> ExecutionResult:
-        return await self._channel.run(self._command(argv, stdin=stdin))
+    async def _git(
+        self, *argv: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> ExecutionResult:
+        return await self._channel.run(self._command(argv, stdin=stdin, env=env))
 
-    def _command(self, argv: Sequence[str], *, stdin: bytes | None = None) -> Command:
+    def _command(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Command:
         # Whoever owns the files there: git is to look at them all the same.
         settings = ["-c", "safe.directory=*", "-c", "commit.gpgSign=false"]
         author = self._author
@@ -138,7 +184,7 @@ class Delivery:
         return Command(
             command=["git", *settings, *argv],
             cwd=self._project,
-            env={**git_variables(), **named},
+            env={**git_variables(), **named, **(env or {})},
             stdin=stdin,
             timeout_s=_GIT_S,
             spill_bytes=0,

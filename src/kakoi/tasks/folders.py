@@ -135,14 +135,25 @@ class FolderEnvironments:
 
 def _remove(path: Path) -> bool:
     """Remove all of it, also what commands have made read-only; links are not followed."""
+    if path.is_symlink():
+        path.unlink()
+        return True
     if not os.path.lexists(path):
         return True
-    for parent, _names, _files in os.walk(path):
-        with contextlib.suppress(OSError):
-            os.chmod(parent, stat.S_IRWXU)
+    _let_us_in(str(path))
+    for parent, names, _files in os.walk(path):
+        # Before the walk goes there: it skips what it cannot list.
+        for name in names:
+            _let_us_in(os.path.join(parent, name))
     try:
         shutil.rmtree(path)
     except OSError as error:
         _log.warning("the folder %s could not be removed: %s", path, error)
         return False
     return True
+
+
+def _let_us_in(folder: str) -> None:
+    if not os.path.islink(folder):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, stat.S_IRWXU)

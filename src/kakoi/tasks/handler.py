@@ -8,6 +8,7 @@ the task ends in error; who cancels the handler gets the task back as it was, to
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -15,14 +16,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from kakoi.agent.conversation import Model, Tools
+from kakoi.agent.conversation import Model, Tools, Turn
 from kakoi.agent.events import Ended, Event, Listener, Outcome
 from kakoi.agent.instructions import Briefing, system_prompt, task_prompt
 from kakoi.agent.loop import AgentLoop, Limits, ignore
 from kakoi.agent.project import checked_text
 from kakoi.agent.prompt import TEMPLATE_NAME
 from kakoi.agent.transcript import TranscriptFile
-from kakoi.errors import ExecutionError, KakoiError, SourceError
+from kakoi.errors import ExecutionError, KakoiError
 from kakoi.gate import Gate
 from kakoi.policy.rules import Policy
 from kakoi.redact import redact
@@ -31,7 +32,7 @@ from kakoi.sandbox.docker_container import finish
 from kakoi.tasks.delivery import Author, Delivery, Work, push
 from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential
-from kakoi.tasks.resuming import earlier_turns
+from kakoi.tasks.resuming import earlier_turns, note
 from kakoi.tasks.sources.source import Change, TaskSource, mark
 from kakoi.tasks.task import Task
 from kakoi.tasks.telling import (
@@ -40,8 +41,11 @@ from kakoi.tasks.telling import (
     comment_of,
     commit_message,
     request_body,
+    request_title,
+    tell,
     words_of,
 )
+from kakoi.tasks.unfinished import Keeping, Unfinished
 from kakoi.tasks.values import ContainerInfo
 from kakoi.tasks.watching import Watch, WatchedModel
 
@@ -104,6 +108,7 @@ class HandlerOptions:
 
     `check_s`: the tracker is asked at most so often if a task is still wanted.
     `max_attempts`: a task that was begun so often without an end is not begun again.
+    `keep_s`: what was changed is kept at most so often, in `transcripts`, until the task ends.
     """
 
     transcripts: Path
@@ -111,6 +116,7 @@ class HandlerOptions:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     check_s: float = 10.0
     max_attempts: int = 5
+    keep_s: float = 30.0
 
 
 class TaskHandler:
@@ -148,12 +154,13 @@ class TaskHandler:
             handled = Handled(stage="error", error=f"{error}{way} ({error.code})")
         except Exception as error:
             # Of one task: whoever does tasks must live to do the next one.
-            _log.exception("the task %s failed, and that is a defect of kakoi", task.key)
+            where = self._safe("".join(traceback.format_exception(error)))
+            _log.error("the task %s failed, and that is a defect of kakoi\n%s", task.key, where)
             handled = Handled(stage="error", error=f"kakoi failed: {type(error).__name__}")
-        handled = replace(
-            handled, error=self._safe(handled.error), summary=self._safe(handled.summary)
-        )
-        await finish(self._tell(task, source, handled))
+        handled = self._without_secrets(handled)
+        if handled.stage != "paused":
+            self._unfinished(task).discard()
+        await finish(tell(source, task, handled, self._safe(comment_of(handled))))
         return handled
 
     async def _handle(self, task: Task, source: TaskSource, attempt: int) -> Handled:
@@ -179,8 +186,11 @@ class TaskHandler:
         template = files.pop(TEMPLATE_NAME, None)
         rules = self._agent.read_rules(files)
         tightened = gate.under(rules.applied_to(gate.policy), approver=None, session="")
+        keeping = self._keeping(task, delivery, base)
         watch = Watch(source, task, every_s=self._options.check_s)
+        earlier = await self._earlier(task, delivery)
         async with self._agent.open_model() as model:
+            watched = WatchedModel(model, watch, keeping.between_steps)
             try:
                 async with self._agent.open_tools(tightened, project) as tools:
                     tools.leave_out(rules.without_tools)
@@ -192,9 +202,14 @@ class TaskHandler:
                         rules=rules.text,
                         problems=tools.problems,
                     )
-                    handled = await self._loop(task, WatchedModel(model, watch), tools, briefing)
+                    handled = await self._loop(task, watched, tools, briefing, earlier)
+            except asyncio.CancelledError:
+                await finish(keeping.now())
+                raise
             finally:
                 await finish(tightened.close())
+        if watch.stage == "paused":
+            await keeping.now()
         if watch.stage is not None:
             return replace(handled, stage=watch.stage, error="")
         if handled.stage != "done":
@@ -202,13 +217,36 @@ class TaskHandler:
         work = await delivery.collect(base, self._safe(commit_message(task, handled.summary)))
         return handled if work is None else await self._deliver(task, source, handled, work)
 
+    async def _earlier(self, task: Task, delivery: Delivery) -> Sequence[Turn]:
+        """What was said before an interruption, with the changes of then brought back."""
+        turns = await asyncio.to_thread(
+            earlier_turns, self._options.transcripts, task_uuid=task.uuid, key=task.key
+        )
+        if not turns:
+            return ()
+        return (*turns, note(is_back=await self._unfinished(task).bring_back(delivery)))
+
+    def _unfinished(self, task: Task) -> Unfinished:
+        return Unfinished(self._options.transcripts, task.uuid)
+
+    def _keeping(self, task: Task, delivery: Delivery, base: str) -> Keeping:
+        return Keeping(
+            self._unfinished(task),
+            delivery,
+            base,
+            every_s=self._options.keep_s,
+            clock=asyncio.get_running_loop().time,
+        )
+
     async def _loop(
-        self, task: Task, model: WatchedModel, tools: Tools, briefing: Briefing
+        self,
+        task: Task,
+        model: WatchedModel,
+        tools: Tools,
+        briefing: Briefing,
+        earlier: Sequence[Turn],
     ) -> Handled:
         options = self._options
-        earlier = await asyncio.to_thread(
-            earlier_turns, options.transcripts, task_uuid=task.uuid, key=task.key
-        )
         path = options.transcripts / f"{self._clock():%Y%m%dT%H%M%S.%f}-{task.uuid}.jsonl"
         with TranscriptFile(
             path, clock=self._clock, task=task.key, secrets=options.secrets
@@ -237,20 +275,17 @@ class TaskHandler:
         handled = replace(handled, branch=branch)
         if task.kind == "pull_request":
             return handled
-        title = self._safe(task.title) or "Do a task"
+        title = self._safe(request_title(task))
         change = Change(branch=branch, title=title, body=self._safe(request_body(task, handled)))
         return replace(handled, url=await source.propose(task, change))
 
-    async def _tell(self, task: Task, source: TaskSource, handled: Handled) -> None:
-        """Say it, and show it by a label. A tracker that fails does not change what came of it."""
-        try:
-            await source.comment(task, self._safe(comment_of(handled)))
-        except SourceError as error:
-            _log.error("what came of %s could not be said: %s", task.key, error)
-        try:
-            await mark(source, task, handled.stage)
-        except SourceError as error:
-            _log.error("what came of %s could not be shown by a label: %s", task.key, error)
+    def _without_secrets(self, handled: Handled) -> Handled:
+        ended = handled.ended
+        if ended is not None:
+            summary, error = self._safe(ended.summary), self._safe(ended.error)
+            ended = replace(ended, summary=summary, error=error)
+        summary, error = self._safe(handled.summary), self._safe(handled.error)
+        return replace(handled, summary=summary, error=error, ended=ended)
 
     def _safe(self, text: str) -> str:
         return redact(text, self._options.secrets)

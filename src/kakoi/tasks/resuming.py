@@ -12,11 +12,20 @@ from kakoi.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 _INTERRUPTED: Final = (Outcome.PAUSED, Outcome.CANCELLED)
-_MADE_ANEW: Final = (
-    "The work was interrupted here, and the environment was made anew: the project is as it was "
-    "in the beginning, and what you had changed in it is gone. Do again what is still right, and "
-    "go on."
+_MADE_ANEW: Final = "The work was interrupted here, and the environment was made anew: "
+_BACK: Final = (
+    "what you had changed in the project was brought back, and nothing else. What was running, and "
+    "what was installed or written elsewhere, is gone. See what is there, and go on."
 )
+_GONE: Final = (
+    "the project is as it was in the beginning, and what you had changed in it is gone. Do again "
+    "what is still right, and go on."
+)
+
+
+def note(*, is_back: bool) -> Told:
+    """What the model is told after what was said before; `is_back`: its changes are there."""
+    return Told(text=_MADE_ANEW + (_BACK if is_back else _GONE))
 
 
 def earlier_turns(folder: Path, *, task_uuid: str, key: str) -> tuple[Turn, ...]:
@@ -33,8 +42,7 @@ def earlier_turns(folder: Path, *, task_uuid: str, key: str) -> tuple[Turn, ...]
             continue
         if found.task == key:
             events = _going_on(events, [event for _at, event in found.events])
-    turns = turns_of(events)
-    return (*turns, Told(text=_MADE_ANEW)) if turns else ()
+    return tuple(turns_of(events))
 
 
 def _going_on(before: Sequence[Event], events: Sequence[Event]) -> list[Event]:

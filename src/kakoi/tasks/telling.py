@@ -1,5 +1,10 @@
-"""What people are told about a task: in comments, in commits and in requests."""
+"""What people are told about a task: in comments, in commits and in requests.
 
+A model wrote much of it, and strangers may have told the model what to write. It is said under our
+name, and with our rights: so nothing in it may be a command to whoever reads it by machine.
+"""
+
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +12,24 @@ from typing import Final
 from urllib.parse import unquote
 
 from kakoi.agent.events import Ended
+from kakoi.errors import SourceError
 from kakoi.tasks.sources.labels import Stage
+from kakoi.tasks.sources.source import TaskSource, mark
 from kakoi.tasks.task import Comment, Task
 
+_log = logging.getLogger(__name__)
 # Not shown by trackers; by this our own comments are known.
 _OURS: Final = "<!-- kakoi -->"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9]+")
+# Control characters but for line breaks and tabs, and what turns the direction of a text around.
+_UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# GitLab does what a line such as "/merge" says, and so do robots on GitHub.
+_ORDER: Final = re.compile(r"^([ \t>*+-]*)/(?=[A-Za-z])", re.MULTILINE)
+_MENTION: Final = re.compile(r"(?<![A-Za-z0-9_.])@(?=[A-Za-z0-9_])")
+_NO_CI: Final = re.compile(
+    r"\[((?:skip|no)[ _-]?(?:ci|actions)|(?:ci|actions)[ _-]?skip)\]|^(skip-checks)[ \t]*:",
+    re.IGNORECASE | re.MULTILINE,
+)
 _STAGES: Final = {
     "done": "The work is done.",
     "error": "This could not be done.",
@@ -34,9 +51,33 @@ class Handled:
     transcript: Path | None = None
 
 
+def harmless(text: str) -> str:
+    """`text` as it reads, that orders nobody about: no quick action, no mention, no word to CI."""
+    text = _UNSEEN.sub("", text.replace("\r\n", "\n"))
+    text = _ORDER.sub(r"\1\\/", text)
+    text = _MENTION.sub("@\u200b", text)
+    return _NO_CI.sub(lambda found: f"({found[1] or found[2]})", text)
+
+
+async def tell(source: TaskSource, task: Task, handled: Handled, comment: str = "") -> None:
+    """Say it, and show it by a label. A tracker that fails does not change what came of it."""
+    try:
+        await source.comment(task, comment or comment_of(handled))
+    except SourceError as error:
+        _log.error("what came of %s could not be said: %s", task.key, error)
+    try:
+        await mark(source, task, handled.stage)
+    except SourceError as error:
+        _log.error("what came of %s could not be shown by a label: %s", task.key, error)
+
+
 def comment_of(handled: Handled) -> str:
     """What is said on the tracker."""
-    parts = [_OURS + "\n" + _STAGES[handled.stage], handled.error, handled.summary]
+    parts = [
+        _OURS + "\n" + _STAGES[handled.stage],
+        harmless(handled.error),
+        harmless(handled.summary),
+    ]
     if handled.url:
         parts.append(f"The change is proposed in {handled.url}")
     elif handled.branch:
@@ -56,13 +97,18 @@ def _effort(ended: Ended) -> str:
 
 def request_body(task: Task, handled: Handled) -> str:
     """The text of a pull or merge request."""
-    return f"{handled.summary}\n\nFor {task.key}"
+    return f"{harmless(handled.summary)}\n\nFor {task.key}"
+
+
+def request_title(task: Task) -> str:
+    """The title of a pull or merge request."""
+    return harmless(" ".join(task.title.split())) or "Do a task"
 
 
 def commit_message(task: Task, summary: str) -> str:
     """The message of the commit that has everything in it."""
-    title = " ".join(task.title.split())[:72] or "Do a task"
-    return "\n\n".join(part for part in (title, summary.strip(), f"For {task.key}") if part)
+    parts = (request_title(task)[:72].strip(), harmless(summary).strip(), f"For {task.key}")
+    return "\n\n".join(part for part in parts if part)
 
 
 def branch_name(task: Task, commit: str) -> str:

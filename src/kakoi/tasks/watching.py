@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from kakoi.agent.conversation import Answer, Model, Offer, Turn
 from kakoi.errors import SourceError
@@ -52,11 +52,14 @@ def wanted_instead(task: Task, found: Look, labels: Labels, assignee: str) -> St
 
 
 class WatchedModel:
-    """A model that is asked only as long as its task is wanted."""
+    """A model that is asked only as long as its task is wanted. `before`: done before each time."""
 
-    def __init__(self, model: Model, watch: Watch) -> None:
+    def __init__(
+        self, model: Model, watch: Watch, before: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.watch = watch
         self._model = model
+        self._before = before
 
     @property
     def name(self) -> str:
@@ -69,6 +72,8 @@ class WatchedModel:
     async def ask(
         self, instructions: str, turns: Sequence[Turn], offers: Sequence[Offer]
     ) -> Answer:
+        if self._before is not None:
+            await self._before()
         await self.watch.look()
         # Whoever paused the loop has cancelled us: here is where that is noticed.
         await asyncio.sleep(0)

@@ -136,7 +136,7 @@ class GitHubSource:
             raise SourceError(
                 f"the branch of pull request {place.number} of {place.owner}/{place.project}"
                 f" is in another repository: {one_line(theirs)[:120]}",
-                details={"status": 0},
+                details={"status": 0, "is_lasting": True},
                 hint="push the branch to the repository itself, and open the pull request from it",
             )
         return head.text("ref"), base.text("ref")

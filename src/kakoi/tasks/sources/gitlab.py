@@ -220,7 +220,7 @@ def _branches(item: Answer, place: _Place) -> tuple[str | None, str | None]:
     if item.number("source_project_id") != item.number("target_project_id"):
         raise SourceError(
             f"the branch of merge request {place.number} of {place.project} is in another project",
-            details={"status": 0},
+            details={"status": 0, "is_lasting": True},
             hint="push the branch to the project itself, and open the merge request from it",
         )
     return item.text("source_branch"), item.text("target_branch")

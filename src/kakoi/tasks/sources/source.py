@@ -10,6 +10,8 @@ from kakoi.redact import redact
 from kakoi.tasks.sources.labels import Labels, Stage
 from kakoi.tasks.task import State, Task
 
+# Somebody wants it done: it waits, or was begun.
+STAGES_DUE = ("waiting", "processing")
 _CUT = "\n\n… (shortened)"
 
 
@@ -90,7 +92,7 @@ async def still_wanted(source: TaskSource, task: Task) -> bool:
 
 def is_due(task: Task, labels: Labels) -> bool:
     """Is there still something to do? To be asked of what comes out of a queue: it may be old."""
-    return task.state == "open" and labels.stage_of(task.labels) in ("waiting", "processing")
+    return task.state == "open" and labels.stage_of(task.labels) in STAGES_DUE
 
 
 def is_still_assigned(task: Task, found: Look, assignee: str) -> bool:
