@@ -223,7 +223,11 @@ async def test_what_cannot_be_recorded_does_not_run(
 @pytest.mark.requirement("D-044")
 async def test_no_more_commands_run_at_once_than_the_limit(sandbox: RecordingSandbox) -> None:
     gate = Gate(POLICY, sandbox, concurrency=3)
-    await asyncio.gather(*(gate.run(Command(command="sleep 0.05")) for _ in range(12)))
+    # None of them ends before three have come.
+    meeting = 'touch {0}; while [ "$(ls | wc -l)" -lt 3 ]; do sleep 0.01; done'
+    texts = [meeting.format(number) for number in range(12)]
+    work = asyncio.gather(*(gate.run(Command(command=text, timeout_s=60)) for text in texts))
+    assert [result.exit_code for result in await work] == [0] * 12
     assert sandbox.most_at_once == 3
     assert len(sandbox.asked) == 12
     with pytest.raises(ConfigurationError):

@@ -5,6 +5,15 @@ import sys
 import time
 
 KIND = sys.argv[1]
+
+
+def nested(depth: int) -> dict[str, object]:
+    value: dict[str, object] = {}
+    for _ in range(depth):
+        value = {"properties": value}
+    return value
+
+
 TOOLS = [
     {"name": "hello", "description": "Says hello.", "inputSchema": {"type": "object"}},
     {"name": "execute_command", "description": "Not ours.", "inputSchema": {"type": "object"}},
@@ -13,6 +22,7 @@ TOOLS = [
     {"name": "n" * 5000},
     {"name": "broken", "inputSchema": {"type": "array"}},
     {"name": "huge", "inputSchema": {"type": "object", "description": "y" * 100_000}},
+    {"name": "deep", "inputSchema": nested(300)},
     {"name": 7},
     "no tool at all",
 ]
@@ -46,6 +56,8 @@ def call() -> object:
         print("this is not JSON", flush=True)
     if KIND == "no-result":
         return {"content": "text"}
+    if KIND == "deep":
+        return {"content": [], "structuredContent": nested(900)}
     if KIND == "floods":
         return {"content": [{"type": "text", "text": "z" * 1_000_000}]}
     if KIND == "picture":

@@ -244,7 +244,7 @@ async def test_tools_of_others_have_their_servers_name_in_front(door: McpDoor) -
             Request(id="2", tool="execute_command", arguments={"command": "pwd"})
         )
         assert ours.text.startswith(str(door.workspace))
-    assert len([each for each in tools.problems if "cannot be passed on" in each]) == 2
+    assert len([each for each in tools.problems if "cannot be passed on" in each]) == 3
     assert len([each for each in tools.problems if "without a name" in each]) == 2
 
 
@@ -254,6 +254,7 @@ async def test_tools_of_others_have_their_servers_name_in_front(door: McpDoor) -
         ("dies", "the MCP server `theirs`"),
         ("garbage", "does not speak MCP"),
         ("no-result", "is no result"),
+        ("deep", "is no result"),
         ("hangs", "has not answered within"),
     ],
 )

@@ -65,6 +65,23 @@ def write(path: Path, events: list[Event], secrets: tuple[str, ...] = ()) -> Non
 # --- Writing ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("depth", [60, 100, 600, 900])
+@pytest.mark.anyio
+async def test_arguments_that_are_nested_deeply_do_not_end_the_loop(
+    tmp_path: Path, depth: int
+) -> None:
+    nested: dict[str, object] = {}
+    for _ in range(depth):
+        nested = {"a": nested}
+    clock, tools = ticking(), ToolsInMemory(look="seen")
+    with TranscriptFile(tmp_path / "t.jsonl", clock=lambda: next(clock)) as file:
+        script = Script(call("look", a=nested), done())
+        ended = await AgentLoop(script.model, tools, listener=file).run("", "x")
+    assert ended.outcome is Outcome.DONE
+    assert len(tools.called) == (depth < 64)
+    assert depth < 64 or "nested too deeply" in script.last_heard
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "new" / "t.jsonl"
     write(path, EVENTS)

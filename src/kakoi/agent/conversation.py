@@ -3,9 +3,26 @@
 Nothing here knows a vendor or a protocol: the loop, the transcript and the view live on these.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+# Beyond it the libraries of vendors give up, and Python itself soon after.
+_DEEPEST: Final = 64
+
+
+def is_too_deep(value: object) -> bool:
+    """Is a JSON value nested deeper than anybody means it?"""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for each in level for inner in _inside(each)]
+    return bool(level)
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from kakoi.agent.conversation import Answer, Replies, Request, Told, Turn
+from kakoi.agent.conversation import Answer, Replies, Request, Told, Turn, is_too_deep
 
 # What every vendor takes for the name of a tool.
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -135,7 +135,7 @@ def _arguments(given: str | dict[str, Any] | None) -> tuple[dict[str, Any], str]
         return {}, f"the arguments are not valid JSON: {str(error)[:200]}"
     if not isinstance(found, dict):
         return {}, f"the arguments are no object but {type(found).__name__}"
-    return found, ""
+    return ({}, "the arguments are nested too deeply") if is_too_deep(found) else (found, "")
 
 
 def _whole(text: str) -> str:

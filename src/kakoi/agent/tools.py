@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kakoi.agent.conversation import Offer, Reply, Request
+from kakoi.agent.conversation import Offer, Reply, Request, is_too_deep
 from kakoi.agent.servers import Ask, Server, ServerSpec, at_address, in_process, started
 from kakoi.errors import KakoiError
 from kakoi.printable import shown
@@ -69,7 +69,7 @@ class MCPToolClient:
 
     def _reply(self, request: Request, answer: object, tool: _Tool) -> Reply:
         content = answer.get("content") if isinstance(answer, dict) else None
-        if not isinstance(answer, dict) or not isinstance(content, list):
+        if not isinstance(answer, dict) or not isinstance(content, list) or is_too_deep(answer):
             text = f"the MCP server `{tool.server.name}` answered with something that is no result"
             return Reply(request=request, text=text, is_error=True)
         texts = list(_texts(content))
@@ -169,10 +169,7 @@ async def open_tools(
 def _is_schema(schema: object) -> bool:
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         return False
-    try:
-        return len(json.dumps(schema)) <= _LONGEST_SCHEMA
-    except (ValueError, RecursionError, TypeError):
-        return False
+    return not is_too_deep(schema) and len(json.dumps(schema)) <= _LONGEST_SCHEMA
 
 
 def _texts(content: Sequence[object]) -> Iterator[str]:

@@ -68,7 +68,12 @@ class TranscriptFile:
             self._fd = os.open(path, flags, 0o600)
         except OSError as error:
             raise _unwritable(path, error) from error
-        self._write({_HEAD: VERSION, "task": self._safe(task), "began": self._began.isoformat()})
+        try:
+            head = {_HEAD: VERSION, "task": self._safe(task), "began": self._began.isoformat()}
+            self._write(head)
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     def __call__(self, event: Event) -> None:
         """Write one event. AuditError: what happens cannot be recorded."""
