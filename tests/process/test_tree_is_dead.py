@@ -200,7 +200,8 @@ async def test_help_that_cannot_be_started_at_once_comes_later(
     witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To kill the keeper instead would let everything below it go."""
-    start, refused = keeping.help_to_end, []
+    start = keeping.help_to_end
+    refused: list[int] = []
 
     def start_the_third_time(keeper: int) -> subprocess.Popen[bytes]:
         if len(refused) < 2:
