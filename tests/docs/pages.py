@@ -51,7 +51,7 @@ class Block:
     def file(self) -> str:
         """The name of the file that it is, as the sentence before it says; or nothing."""
         names = NAMED.findall(self.before) if self.before.endswith(":") else []
-        return str(names[-1]) if names and re.search(r"[./]", names[-1]) else ""
+        return str(names[-1]) if names and re.search(r"[./]|^Dockerfile$", names[-1]) else ""
 
 
 def blocks(text: str) -> Iterator[Block]:

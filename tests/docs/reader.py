@@ -10,14 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
 from tests.docs.pages import ROOT, Block
 
-PATIENCE_S = 60
+PATIENCE_S = 120  # `kakoi doctor` on a busy machine
 GIT_SETTINGS = (
     "[user]\n\tname = A Reader\n\temail = reader@example.org\n[init]\n\tdefaultBranch = main\n"
 )
 PROJECTS_OWN = (".kakoi.yaml", "kakoi.yaml")
 SETTINGS = (*PROJECTS_OWN, "config.yaml")
+WORKFLOWS = ".github/workflows/"
 # Output that nobody runs: a drawing, a listing, or what a program printed elsewhere.
 SILENT = ("", "text")
 
@@ -109,7 +112,16 @@ class Reader:
         path = Path(name.replace("~", str(self.home), 1)) if name[0] == "~" else self.cwd / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        return self._settings(path) if path.name in SETTINGS else []
+        if path.name in SETTINGS:
+            return self._settings(path)
+        return self._pipeline(text) if path.name == ".gitlab-ci.yml" or WORKFLOWS in name else []
+
+    def _pipeline(self, text: str) -> list[str]:
+        """The lines for kakoi of a build's description; the others are for its machine."""
+        lines = re.findall(r"^\s*- (?:run: )?(kakoi .*)$|^\s*run: (kakoi .*)$", text, re.MULTILINE)
+        found = [first or second for first, second in lines]
+        yaml.safe_load(text)
+        return [each for line in found for each in self._succeeds(line)] if found else ["no kakoi"]
 
     def _terminal(self, text: str) -> list[str]:
         complaints = []

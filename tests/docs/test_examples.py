@@ -1,5 +1,7 @@
 """Every block of code in the documents is run, or says in sight of its readers why it is not."""
 
+import subprocess
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 from tests.agent.openai_server import OpenAIServer, call
 from tests.docs.pages import PAGES, Block, blocks, shown
 from tests.docs.reader import Given, Reader, fits, steps
-from tests.doors.conftest import has_bubblewrap, need
+from tests.doors.conftest import has_bubblewrap, has_image, need
 
 
 def complaints(reader: Reader, text: str) -> list[str]:
@@ -43,8 +45,19 @@ def nothing() -> Iterator[Given]:
     yield Given()
 
 
+@contextmanager
+def an_image() -> Iterator[Given]:
+    """The image of the tests, where no registry can be reached; and a name that nobody else has."""
+    need("docker", is_there=has_image("kakoi-test:python"))
+    made = f"kakoi-docs-{uuid.uuid4().hex}:1"
+    try:
+        yield Given(words={"python:3.12-slim": "kakoi-test:python", "my-team/agent:1": made})
+    finally:
+        subprocess.run(["docker", "rmi", made], capture_output=True, timeout=60)
+
+
 # What a page needs from outside that tests cannot have: what stands in for it.
-NEEDS = {"docs/tutorial.md": a_model}
+NEEDS = {"docs/tutorial.md": a_model, "docs/how-to/own-image.md": an_image}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
