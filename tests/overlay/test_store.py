@@ -115,8 +115,44 @@ def test_what_a_killed_rollback_left_behind_is_removed_by_the_next(desk: Desk) -
     assert desk.overlay.checkpoints() == ["x"]
     desk.overlay.checkpoint("y")
     assert sorted(os.listdir(folder)) == ["1", "2", "3", "work"]
-    assert os.listdir(folder.parent / "trash") == []
     assert [each.path for each in desk.overlay.changes()] == ["kept"]
+    overlay = desk.overlay
+    overlay.open()
+    assert len(os.listdir(folder.parent / "trash")) == 2
+    overlay.close()
+    assert os.listdir(folder.parent / "trash") == []
+
+
+def test_a_rollback_removes_nothing_and_the_end_of_the_next_sandbox_does(desk: Desk) -> None:
+    """A rename for each layer: it takes as long for one file as for ten thousand."""
+    overlay = desk.overlay
+    write(desk.upper / "kept", "1")
+    overlay.checkpoint("x")
+    for name in ("a", "b/c"):
+        write(desk.upper / name, "")
+    overlay.checkpoint("y")
+    folder = desk.upper.parent
+    trash = folder.parent / "trash"
+    overlay.rollback("x")
+    assert sorted(os.listdir(folder)) == ["1", "4", "work"]
+    assert [each.path for each in overlay.changes()] == ["kept"]
+    assert sorted(path.name for path in trash.rglob("*") if path.is_file()) == ["a", "c"]
+    overlay.checkpoint("z")  # Nobody waits for it before the next sandbox ends.
+    assert len(list(trash.rglob("*"))) > 2
+    overlay.open()
+    overlay.close()
+    assert os.listdir(trash) == []
+    assert [each.path for each in overlay.changes()] == ["kept"]
+
+
+def test_what_a_rollback_left_goes_with_all_the_rest(desk: Desk) -> None:
+    overlay = desk.overlay
+    overlay.checkpoint("x")
+    write(desk.upper / "a", "")
+    folder = desk.upper.parent.parent
+    overlay.rollback("x")
+    overlay.discard()
+    assert os.listdir(folder) == ["lock"]
 
 
 def test_a_damaged_state_is_told(desk: Desk) -> None:

@@ -57,8 +57,8 @@ class Overlay:
         """Give it back. The sandbox is gone by now."""
         lock, self._lock = self._lock, None
         if lock is not None:
-            self._store.closed()
-            lock.close()
+            with contextlib.closing(lock):
+                self._store.closed()
 
     def _begun(self) -> State:
         state = self._store.read()
@@ -151,7 +151,10 @@ class Overlay:
             self._store.write(replace(self._store.add_layer(state), checkpoints=marked))
 
     def rollback(self, name: str) -> None:
-        """Have it inside as it was at the checkpoint, which stays; those after it are gone."""
+        """Have it inside as it was at the checkpoint, which stays; those after it are gone.
+
+        Nothing is copied. The room that they took is free when the next sandbox has ended.
+        """
         with self._alone():
             state = self._existing()
             last = state.checkpoints.get(name)
@@ -164,7 +167,7 @@ class Overlay:
             marked = {each: layer for each, layer in state.checkpoints.items() if layer <= last}
             below = replace(state, layers=kept, checkpoints=marked)
             self._store.write(self._store.add_layer(below))
-            self._store.clear()
+            self._store.set_aside()
 
     def _existing(self) -> State:
         state = self._store.read()

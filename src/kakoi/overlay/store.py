@@ -5,7 +5,7 @@
     KEY/layers/1 2 …  the layers; `work` is the kernel's
     KEY/open          there while a sandbox has the overlay mounted
     KEY/journal       what was taken over (journal.py)
-    KEY/trash         what is being removed
+    KEY/trash         what is to be removed
 
 Every step is one rename, and what a killed process has left in between is removed by the next one.
 """
@@ -143,8 +143,8 @@ class Store:
         _lend(path, top, stat.S_IMODE(top.st_mode))
         return replace(state, layers=(*state.layers, state.next), next=state.next + 1)
 
-    def clear(self) -> None:
-        """Remove all that does not belong to the state, or all if there is none."""
+    def set_aside(self) -> None:
+        """Have only layers of the state where layers are: one rename for each of the others."""
         state = self.read()
         kept = {"work", *map(str, state.layers)} if state else set()
         self._trash.mkdir(mode=0o700, exist_ok=True)
@@ -153,12 +153,16 @@ class Store:
         for number, path in enumerate((each for each in names if each.name not in kept), taken + 1):
             path.chmod(0o700)
             path.rename(self._trash / str(number))
+
+    def clear(self) -> None:
+        """Remove what was set aside; and all, if there is no state. It takes time for each file."""
+        self.set_aside()
         fd = os.open(self._trash, FOLDER)
         try:
             empty(fd)
         finally:
             os.close(fd)
-        if state is None:
+        if self.read() is None:
             self._remove()
 
     def forget(self) -> None:
@@ -205,7 +209,10 @@ class Store:
         try:
             self._take(fd)
             self._wait_for_the_dead()
-            self.clear()
+            if self.read() is None:
+                self.clear()
+            else:  # Whoever wants to start has not to wait for what others have left.
+                self.set_aside()
         except BaseException:
             lock.close()
             raise
@@ -229,9 +236,12 @@ class Store:
         self._open.touch(mode=0o600)
 
     def closed(self) -> None:
-        """Say that nobody has it mounted, if that is so; otherwise the next one has to wait."""
+        """Say that nobody has it mounted, if that is so; otherwise the next one has to wait.
+        Now is the time to remove what was set aside: the work is done."""
         if not _who_has(self.layers):
             self._open.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # The next one tries again.
+            self.clear()
 
     def _wait_for_the_dead(self) -> None:
         """Who was killed may have left a sandbox that is about to end, and writes until it does."""
