@@ -33,6 +33,9 @@ KINDS: dict[str, Kind] = {
     "a user with groups": "bubblewrap",
 }
 
+# Sandboxes of bubblewrap with a control group.
+WITH_GROUPS = [who for who in WHO if KINDS[who] == "bubblewrap" and who != "a user"]
+
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[Path]:
@@ -149,8 +152,18 @@ def test_files_without_number_are_stopped_where_their_number_is_kept(place: Plac
     if place.kind == "bubblewrap":
         # Only memory bounds it: bubblewrap has no word for the number of files of a tmpfs.
         assert told.results[0].exit_code == 3
+        assert "how many files there are counts as memory only" in told.kept["disk_bytes"]
     else:
         assert (told.results[0].exit_code, told.results[0].disk_full) == (9, full_place(place))
+    assert told.results[1].stdout == "alive\n"
+
+
+@pytest.mark.parametrize("place", WITH_GROUPS, indirect=True)
+def test_files_without_number_and_content_take_memory_and_are_told_as_that(place: Place) -> None:
+    """Nothing is in them, and none is the command's own: the kernel holds a kilobyte for each."""
+    make = "import os; [os.close(os.open(f'/tmp/{n}', os.O_CREAT)) for n in range(10**6)]"
+    told = place.attack(f'python3 -c "{make}"', ALIVE, limits=LIMITS)
+    assert (told.results[0].reason, told.results[0].exit_code) == ("out_of_memory", 137)
     assert told.results[1].stdout == "alive\n"
 
 

@@ -143,7 +143,10 @@ class BubblewrapAdapter:
 
     async def run(self, command: Command) -> ExecutionResult:
         """Run `command` to its end; whatever came of it is a result."""
-        return await (await self.channel()).run(command)
+        channel = await self.channel()
+        group = self._group
+        result = await channel.run(command)
+        return result if group is None else group.explained(result)
 
     async def execute(
         self, command: str | Sequence[str], options: ExecuteOptions | None = None

@@ -13,10 +13,12 @@ import re
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from kakoi.results import ExecutionResult, Reason
+from kakoi.runner.memory import OutOfMemory
 from kakoi.sandbox.adapter import LEAST, Holding, Limits
 from kakoi.sandbox.bubblewrap_launch import HOME
 
@@ -30,17 +32,28 @@ _REMOVAL_S: Final = 2.0
 class Group:
     """A control group: one directory, or in version 1 one for each controller.
 
-    `kept`: which limits it has. `oom_counter`: the file that counts kills for want of memory.
+    `kept`: which limits it has. `oom_counter`: the file that counts kills for want of memory, and
+    `memory` who watches it.
     """
 
     folders: tuple[Path, ...]
     kept: frozenset[str] = field(default_factory=frozenset)
     oom_counter: str = ""
+    memory: OutOfMemory | None = None
 
     @property
     def entries(self) -> list[str]:
         """Where a process writes a 0 to enter."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
+
+    def explained(self, result: ExecutionResult) -> ExecutionResult:
+        """The result of a command in here. What the kernel holds for it, files without number, is
+        not free when the command is killed: then it kills the runner as well, who cannot say so."""
+        if result.ok or self.memory is None or not self.memory.ran_out():
+            return result
+        if result.reason is not Reason.SANDBOX_LOST:
+            return result
+        return replace(result, reason=Reason.OUT_OF_MEMORY, exit_code=137)
 
     def remove(self) -> None:
         """Take it away; its processes may take a moment to be gone."""
@@ -80,7 +93,8 @@ def make_group(limits: Limits, *, root: Path = Path("/")) -> Group | None:
         for folder in made:
             _rmdir(folder)
         return None
-    return Group(tuple(made), frozenset(kept), counter)
+    watcher = OutOfMemory(counter) if counter else None
+    return Group(tuple(made), frozenset(kept), counter, watcher)
 
 
 _LIMIT: Final = {"memory": "memory_bytes", "pids": "processes", "cpu": "cpus"}
@@ -120,7 +134,7 @@ BY_BUBBLEWRAP: Final[Mapping[str, str]] = {
     **BY_RLIMITS,
     "processes": "rlimit: in the user namespace of the sandbox",
     "disk_bytes": f"sized tmpfs: {' '.join(_SHARES)}; not the workspace, which is a directory "
-    "of this machine",
+    "of this machine; how many files there are counts as memory only, in a control group",
 }
 
 
