@@ -27,10 +27,14 @@ from kakoi.errors import (
 )
 from kakoi.gate import Gate
 from kakoi.policy.profiles import load_policy
+from kakoi.process import ProcessExecutor
+from kakoi.process.options import default_environment
+from kakoi.process.stream import Launch
 from kakoi.results import Reason
 from kakoi.runner.commands import Command, TerminalSize
 from kakoi.sandbox import ContainerAdapter, ContainerUseSettings, ExecuteOptions
 from kakoi.sandbox.container_use import Waits
+from kakoi.sandbox.mcp_line import McpLine
 from tests.sandbox.container_use_server import install
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +76,11 @@ class World:
         """Every message to the server, and every deletion."""
         text = self.calls.read_text(encoding="utf-8") if self.calls.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
+
+    @property
+    def taken_back(self) -> list[object]:
+        """By which messages a question was taken back."""
+        return [each["method"] for each in self.said if "requestId" in str(each)]
 
     def called(self, tool: str) -> list[dict[str, object]]:
         params = [message.get("params") for message in self.said]
@@ -310,10 +319,22 @@ async def test_a_server_that_does_not_answer_in_time_is_ended(world: World) -> N
         world.behave()
         again = await adapter.run(Command(command="echo again"))
     assert result.reason is Reason.TIMED_OUT
-    assert [each["method"] for each in world.said if "requestId" in str(each)] == [
-        "notifications/cancelled"
-    ]
     assert again.stdout == "again\n"
+
+
+async def test_whoever_stops_waiting_takes_the_question_back(world: World) -> None:
+    world.behave("mute")
+    launch = Launch(argv=[str(world.bin / "container-use"), "stdio"], env=default_environment())
+    line = await McpLine.open(ProcessExecutor(), launch, timeout_s=WAITS.answer_s)
+    try:
+        with pytest.raises(TimeoutError):
+            await line.call("environment_run_cmd", {}, timeout_s=0.1)
+        async with asyncio.timeout(20):
+            while not world.taken_back:  # noqa: ASYNC110 - another process writes it down
+                await asyncio.sleep(0.01)
+    finally:
+        await line.close()
+    assert world.taken_back == ["notifications/cancelled"]
 
 
 async def test_cancelling_takes_the_question_back_and_ends_the_command(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from kakoi.sandbox.adapter import Limits, SandboxAdapter
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Program, Tag
 from kakoi.sandbox.docker_container import default_owner
+from kakoi.sandbox.outlet import Outlet, Served
 from tests.fakes import (
     CONFINED,
     ScriptedChannel,
@@ -484,3 +486,23 @@ async def test_every_call_of_the_engine_has_a_time_limit() -> None:
     await sandbox.execute("true")
     await sandbox.cleanup()
     assert executor.timeouts_ms == {60_000, 1_800_000}
+
+
+async def test_a_container_whose_way_out_cannot_be_served_leaves_no_channel_open() -> None:
+    executor, channel = ScriptedExecutor({IMAGE: ""}), ScriptedChannel()
+
+    def serve(_listener: socket.socket) -> Served:
+        raise NotImplementedError
+
+    box = DockerAdapter(
+        DockerSettings(limits=NO_DISK, network="open"),
+        executor,
+        lifetime="sandbox",
+        streams=ScriptedStreams(channel),
+        outlet=Outlet(serve),
+    )
+    with pytest.raises(SandboxError, match="python3"):
+        await box.channel()
+    assert channel.lost
+    assert len(executor.called("rm -f")) == 1
+    await box.cleanup()

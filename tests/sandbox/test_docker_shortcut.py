@@ -1,12 +1,15 @@
 """The short way to a runner: taken where there is one, and not led astray on it."""
 
 import array
+import asyncio
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from kakoi.runner.commands import Command
 from kakoi.sandbox import docker_shortcut
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings
-from kakoi.sandbox.docker_shortcut import _meet
+from kakoi.sandbox.docker_shortcut import _meet, shortened
 from tests.doors.conftest import has_image, need
 
 IMAGE = "kakoi-test:python"
@@ -156,3 +159,43 @@ async def test_a_trap_on_the_way_leaves_the_long_way(trap: str) -> None:
         assert result.stdout == "long\n"
     finally:
         await sandbox.cleanup()
+
+
+class Long:
+    """The long way, as far as it matters here."""
+
+    grace_s = 1.0
+    hello = SimpleNamespace(uid=os.getuid())
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@needs_root
+@pytest.mark.anyio
+async def test_given_up_on_the_way_it_leaves_neither_way_open(tmp_path: Path, folder: Path) -> None:
+    arrived, go_on, is_over = threading.Event(), threading.Event(), threading.Event()
+    told: list[bytes] = []
+
+    def hesitate(line: socket.socket) -> None:
+        arrived.set()
+        go_on.wait(10)
+        line.sendall(b"k")
+        told.append(line.recv(1))
+        told.append(line.recv(1))  # Ends when they have closed theirs.
+        is_over.set()
+
+    long: Any = Long()
+    with listening(folder / "runner", hesitate):
+        task = asyncio.ensure_future(shortened(long, pid=os.getpid(), folder=str(tmp_path)))
+        await asyncio.to_thread(arrived.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert long.is_closed
+        go_on.set()
+        await asyncio.to_thread(is_over.wait, 10)
+    assert told == [b"k", b""]

@@ -321,3 +321,15 @@ async def test_a_configuration_of_another_type_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match="SandboxConfig"):
         await bare.create(config)  # type: ignore[arg-type]
+
+
+async def test_a_sandbox_that_fails_while_it_is_tried_is_cleaned_up_all_the_same() -> None:
+    class Broken(Claimed):
+        async def availability(self) -> Availability:
+            raise ConfigurationError("no such directory")
+
+    broken = Broken("bubblewrap", Availability(False))
+    factory = SandboxFactory(makers={"bubblewrap": lambda _config: broken})
+    with pytest.raises(ConfigurationError):
+        await factory.create(SandboxConfig(type="bubblewrap"))
+    assert broken.cleaned == 1

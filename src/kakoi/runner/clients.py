@@ -71,7 +71,7 @@ class Request:
         self._client.send(frames.frame(frames.ANSWER, self._number, body))
 
     def feed(self, data: bytes) -> None:
-        if self.transfer is not None and isinstance(self.transfer, files.FileWriting):
+        if isinstance(self.transfer, files.FileWriting):
             self.transfer.feed(data)
         elif self.job is not None and self.job.stdin is not None:
             if not self.job.stdin.feed(data):
@@ -87,7 +87,7 @@ class Request:
             self.waiting()
         if self.job is None:
             self.answer({"errno": errno.ECANCELED, "error": "cancelled"})
-        if self.job is not None:
+        else:
             self.job.end("cancelled")
 
     def abandon(self) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kakoi.runner.streams import Follower, Input, Intake, Output
 
 _SECOND_TRY_S = 1.0
+_NEXT_TRY_S = 0.01
 
 
 class Job:
@@ -56,7 +57,7 @@ class Job:
         self.kept_out = ""
         self.answer: dict[str, Any] | None = None
         self._record: Record | None = None
-        self._timers: list[Timer] = []
+        self._timers: dict[str, Timer] = {}
 
     @property
     def running(self) -> bool:
@@ -92,9 +93,9 @@ class Job:
                 self.stdin.feed(b"")
         timeout_s, idle_s = self.order.get("timeout_s"), self.order.get("idle_timeout_s")
         if timeout_s:
-            self._timers.append(self.loop.after(timeout_s, lambda: self.end("timed_out")))
+            self._timers["time"] = self.loop.after(timeout_s, lambda: self.end("timed_out"))
         if idle_s:
-            self._timers.append(self.loop.after(idle_s, self._check_idle))
+            self._timers["idle"] = self.loop.after(idle_s, self._check_idle)
 
     def _check_idle(self) -> None:
         idle_s = self.order["idle_timeout_s"]
@@ -104,7 +105,7 @@ class Job:
         if left_s <= 0:
             self.end("idle_timeout")
         elif self.running:
-            self._timers.append(self.loop.after(left_s, self._check_idle))
+            self._timers["idle"] = self.loop.after(left_s, self._check_idle)
 
     def end(self, why: str) -> None:
         """Have everything of it killed; the answer comes when that is done."""
@@ -112,12 +113,12 @@ class Job:
             return
         self.why = why
         self.keeper.tell(END)
-        self._timers.append(self.loop.after(_SECOND_TRY_S, self._force))
+        self._timers["force"] = self.loop.after(_SECOND_TRY_S, self._force)
 
     def _force(self) -> None:
         if self.keeper is not None and self.running:
             self.keeper.force()
-            self._timers.append(self.loop.after(0.01, self._force))
+            self._timers["force"] = self.loop.after(_NEXT_TRY_S, self._force)
 
     def signal(self, number: int) -> None:
         if self.keeper is not None and not self.why:
@@ -140,9 +141,9 @@ class Job:
         finished = [output.finish() for output in self.outputs]
         if not all(finished) or self.answer is not None:
             return  # Called again when the follower has room; or was, when it left meanwhile.
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
-        self._timers = []
+        self._timers = {}
         if self.stdin is not None:
             self.stdin.close()
         self.terminal = -1
@@ -166,7 +167,6 @@ class Job:
 
     def _describe(self, record: Record) -> dict[str, Any]:
         kind = self.why if self.why and not record.kind.startswith("no_") else record.kind
-        stored = [output.spool.stored for output in self.outputs]
         return {
             "id": self.id,
             "kind": kind,
@@ -174,7 +174,6 @@ class Job:
             "error": os.strerror(record.number) if kind.startswith("no_") else "",
             "duration_ms": round((time.monotonic() - self.started) * 1000),
             "bytes": self.counts(),
-            "stored": stored + [0] * (2 - len(stored)),
             "cwd": record.cwd.decode("utf-8", "surrogateescape"),
             "exports": record.exports.decode("latin-1"),
             "cpu_ms": record.cpu_ms,

@@ -63,18 +63,22 @@ class Nursery:
 
     def keeper(self) -> tuple[int, socket.socket]:
         """A new keeper, and the line to it. A command may have killed or stopped the nursery."""
+        try:
+            return self._born()
+        except OSError:
+            self.close()
+            self._open()
+            return self._born()
+
+    def _born(self) -> tuple[int, socket.socket]:
+        """One try. Its line is not used for another: a late keeper would speak on it, too."""
         ours, theirs = socket.socketpair()
         with contextlib.closing(theirs):
             try:
                 return self._ask(ours, theirs), ours
             except OSError:
-                self.close()
-                try:
-                    self._open()
-                    return self._ask(ours, theirs), ours
-                except OSError:
-                    ours.close()
-                    raise
+                ours.close()
+                raise
 
     def _ask(self, ours: socket.socket, theirs: socket.socket) -> int:
         ending.send(self.pid, signal.SIGCONT)
@@ -82,8 +86,12 @@ class Nursery:
         self._line.sendmsg([_BORN], rights)
         if self._line.recv(1) != _BORN:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        theirs.close()  # Now the end of the line is the end of the keeper.
         ours.settimeout(_PATIENCE_S)
-        return int(ours.recv(10))
+        number = ours.recv(10)
+        if not number.strip().isdigit():
+            raise OSError(errno.ECHILD, "a command has killed the keeper")
+        return int(number)
 
     def close(self) -> None:
         """End it; its keepers stay."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from kakoi.errors import ExecutionError, SandboxError
 from kakoi.process.stream import Launch, ProcessStream
 from kakoi.runner.commands import Stream
 from kakoi.runner.posix_words import BreachError, Ending, Kept, parse_line
+from kakoi.waiting import cancel
 
 _CHUNK = 256 * 1024
 _LONGEST_LINE = 200
@@ -143,10 +144,11 @@ class Exec:
         self.is_used = False
         self.on_up: Callable[[], object] = lambda: None
         self._said = bytearray()
-        fd = self._stream.terminal_fd
+        fd, stderr = self._stream.terminal_fd, self._stream.stderr_fd
+        assert stderr is not None  # noqa: S101 - it was asked for
         self._is_terminal = fd is not None
         self._out = self._stream.socket.fileno() if fd is None else fd
-        self._err = self._out if fd is not None else self._stream.stderr_fd or -1
+        self._err = stderr if fd is None else fd
 
     @property
     def said(self) -> str:
@@ -166,7 +168,7 @@ class Exec:
         try:
             return await self.hear(nonce, listener)
         finally:
-            await cancelled(writing)
+            await cancel(writing)
 
     async def _send(self, *parts: bytes) -> None:
         for part in parts:
@@ -181,7 +183,7 @@ class Exec:
             ending = await self._hear_words(_Cutter(nonce), listener, "stderr")
             return ending if await output else None
         finally:
-            await cancelled(output)
+            await cancel(output)
 
     async def _hear_output(self, cutter: _Cutter, listener: Listener) -> bool:
         while chunk := await read(self._out):
@@ -277,23 +279,3 @@ async def _until_ready(add: Callable[..., None], remove: Callable[[int], bool], 
         await ready.wait()
     finally:
         remove(fd)
-
-
-async def cancelled(task: "asyncio.Future[Any]") -> None:
-    """Cancel it, and wait until it is over, however it ends."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()  # Seen, whatever it was.
-
-
-async def finished(task: "asyncio.Future[Any]") -> None:
-    """Wait until it is over, whatever happens to us; a cancellation is raised only then."""
-    interruption: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            interruption = error
-    if interruption is not None:
-        raise interruption

@@ -13,10 +13,11 @@ from typing import Protocol
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import MIB, Command, Stream, TerminalSize
-from kakoi.runner.posix_exec import Exec, cancelled, finished
+from kakoi.runner.posix_exec import Exec
 from kakoi.runner.posix_output import KeptOutput
 from kakoi.runner.posix_shells import OrderError, Shells
 from kakoi.runner.posix_words import Ending, Kept, parse_directory, result_of, run_request
+from kakoi.waiting import cancel, over
 
 _UNREAD = MIB
 _TRIES = 3
@@ -90,7 +91,7 @@ class PosixRunning:
         if self._work is not None and not self._work.done():
             self._drain()
             self.end(Reason.CANCELLED)
-            await finished(self._work)
+            await over(self._work)
 
     async def result(self) -> ExecutionResult:
         """What came of it."""
@@ -255,7 +256,7 @@ class PosixRunning:
             for timer in self._timers:
                 timer.cancel()
             if self._enforcing is not None:
-                await finished(self._enforcing)
+                await over(self._enforcing)
 
     async def _in_a_shell(self) -> Ending | None:
         """Ask an idle shell, or if that went away unheard of, another: an id is only run once."""
@@ -297,7 +298,7 @@ class PosixRunning:
             if ending is not None or self._kept is not None:
                 self._stop_waiting()
             if self._feeding is not None:
-                await cancelled(self._feeding)
+                await cancel(self._feeding)
             self._shell = None
             async with self._writing:  # Whoever writes has noticed by now.
                 is_clean = ending is not None and self._why is None and not self._takes_input
@@ -359,4 +360,4 @@ async def _no_longer_than(work: Awaitable[None], end: "asyncio.Future[None]") ->
     try:
         await _first(working, end)
     finally:
-        await cancelled(working)
+        await cancel(working)

@@ -10,9 +10,10 @@ from typing import Any
 
 from kakoi.errors import SandboxError
 from kakoi.runner.commands import Stream
-from kakoi.runner.posix_exec import Exec, Place, cancelled, finished
+from kakoi.runner.posix_exec import Exec, Place
 from kakoi.runner.posix_watcher import Watcher
 from kakoi.runner.posix_words import BreachError, Ending, Kept, request
+from kakoi.waiting import cancel, over
 
 # Few: an engine needs some processes in the sandbox to start one more.
 _STARTING = 4
@@ -140,7 +141,7 @@ class Shells:
             self.lose(str(error))
             return None
         finally:
-            await cancelled(hearing)
+            await cancel(hearing)
 
     def _start(self) -> Exec:
         shell = Exec(self.place.shell_launch())
@@ -206,7 +207,7 @@ class Shells:
             try:
                 ending = await asyncio.shield(asking)
             except asyncio.CancelledError:
-                await finished(asyncio.ensure_future(self._call_off(shell, asking, listener)))
+                await over(asyncio.ensure_future(self._call_off(shell, asking, listener)))
                 raise
         self.check()
         if ending is None or ending.kind != "done" or ending.status > _LARGEST_ERRNO:
@@ -289,7 +290,7 @@ class Shells:
         """`lose`, and wait until all is over."""
         self.lose("it was closed")
         if self._closing is not None:
-            await finished(self._closing)
+            await over(self._closing)
 
     async def _close(self) -> None:
         while self._waiters:

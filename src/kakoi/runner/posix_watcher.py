@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable
 
 from kakoi.errors import SandboxError
-from kakoi.runner.posix_exec import Exec, Place, cancelled
+from kakoi.runner.posix_exec import Exec, Place
 from kakoi.runner.posix_words import Kept, request
+from kakoi.waiting import cancel
 
 # It tries for five seconds to end what does not want to.
 _ANSWER_S = 10.0
@@ -74,7 +75,7 @@ class Watcher:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self._is_deaf else _CLOSE_S):
                 await asyncio.shield(self._listening)
-        await cancelled(self._listening)
+        await cancel(self._listening)
         await self._shell.end(_GRACE_S)
         if not self._has_closed:
             await self._end_anew()

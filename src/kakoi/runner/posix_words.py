@@ -96,9 +96,6 @@ def _hundredths(seconds: float | None) -> int:
     return 0 if seconds is None else max(1, round(seconds * 100))
 
 
-# --- What comes from there: commands ---------------------------------------------------------
-
-
 def limit_words(rlimits: Mapping[str, int]) -> str:
     """Limits as shell text. A hard limit that is lower already stays as it is.
 
@@ -109,6 +106,9 @@ def limit_words(rlimits: Mapping[str, int]) -> str:
         f"ulimit {units[name][0]} {value // units[name][1]}" for name, value in rlimits.items()
     ]
     return "".join(f"{word} 2>/dev/null;" for word in words)
+
+
+# --- What comes from there: commands ---------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,13 +43,37 @@ def ask(
     held: list[int],
     pairs: list[tuple[int, int]],
 ) -> list[int]:
-    """Make the shell tell its directory and its variables; returns where to read them."""
+    """Make the shell tell its directory and its variables; returns where to read them.
+
+    `held`: what is to be closed once it is started, or was not.
+    """
+    reports: list[int] = []
+    try:
+        _ask(argv, env, shell, held, pairs, reports)
+    except OSError:
+        for report in reports:
+            os.close(report)
+        raise
+    return reports
+
+
+def _ask(
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    shell: str,
+    held: list[int],
+    pairs: list[tuple[int, int]],
+    reports: list[int],
+) -> None:
     text = _file()
     held.append(text)
     cwd, cwd_end = os.pipe()
+    reports.append(cwd)
     held.append(cwd_end)
     os.set_blocking(cwd, False)
-    exports = _bounded_file()
+    exports = _file(os.MFD_ALLOW_SEALING)
+    reports.append(exports)
+    _bound(exports)
     numbers = _REPORT_NUMBERS[shell]
     if shell == "bash":
         content = _BASH_PRELUDE % numbers
@@ -63,7 +87,6 @@ def ask(
         source = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20)  # Not a number that is still needed.
         held.append(source)
         pairs.append((source, numbers[name]))
-    return [cwd, exports]
 
 
 def _file(flags: int = 0) -> int:
@@ -73,13 +96,11 @@ def _file(flags: int = 0) -> int:
         return nameless_file()
 
 
-def _bounded_file() -> int:
-    """A file that never blocks its writer, and never grows: zeros where nothing was written."""
-    file = _file(os.MFD_ALLOW_SEALING)
+def _bound(file: int) -> None:
+    """Have it never block its writer, and never grow: zeros where nothing was written."""
     os.ftruncate(file, _MAX_EXPORTS)
     with contextlib.suppress(OSError):  # Where there are no seals, memory is limited otherwise.
         fcntl.fcntl(file, _ADD_SEALS, _SEAL_SIZE)
-    return file
 
 
 def read_cwd(report: int) -> bytes:

@@ -14,6 +14,8 @@ RLIMITS = {
     # Private memory that can be written. Not the address space: programs reserve far more of that
     # than they use, and shared memory is not in here.
     "data_bytes": resource.RLIMIT_DATA,
+    # All of the user's, in its user namespace.
+    "processes": resource.RLIMIT_NPROC,
 }
 # What has less than this left is full: a program asks for a block or more at once.
 _ROOM_BYTES = 64 * 1024

@@ -15,7 +15,6 @@ import fcntl
 import gc
 import json
 import os
-import resource
 import struct
 import sys
 import termios
@@ -31,7 +30,7 @@ from kakoi.runner.lingering import Deaf, Meeting, Turn
 from kakoi.runner.loop import READ, Loop
 from kakoi.runner.memory import OutOfMemory
 from kakoi.runner.orders import Orders, check_run
-from kakoi.runner.room import full_place
+from kakoi.runner.room import full_place, limit_us
 from kakoi.runner.shells import changes_the_shell
 from kakoi.runner.streams import Input, Intake, Output
 from kakoi.runner.walls import Unkept, around_commands, around_runner, landlock_abi
@@ -101,7 +100,6 @@ class Runner:
         self.closing = False
         hello = {
             "version": frames.VERSION,
-            "python": ".".join(map(str, sys.version_info[:2])),
             "shell": self._shell,
             "uid": os.getuid(),
             "cwd": self._cwd,
@@ -369,10 +367,7 @@ def main(settings: dict[str, Any]) -> None:
     ending.become_keeper()
     ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
     if settings.get("max_processes"):
-        _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-        wanted = settings["max_processes"]
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+        limit_us({"processes": settings["max_processes"]})
     gc.freeze()  # Before forking: a collection would copy every page it touches.
     try:
         runner = Runner(settings, *_walled(settings))

@@ -45,7 +45,12 @@ def _start_on_terminal(
     """The first stream is the terminal. It is handed over and never opened by its path: where
     other terminals of the same user are, commands may open none."""
     failure, failed = os.pipe()
-    command = os.fork()
+    try:
+        command = os.fork()
+    except OSError:
+        os.close(failure)
+        os.close(failed)
+        raise
     if command == 0:
         os.close(failure)
         _become(program, argv, env, streams, failed)

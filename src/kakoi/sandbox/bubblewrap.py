@@ -51,6 +51,7 @@ from kakoi.sandbox.limits import (
 )
 from kakoi.sandbox.outlet import Handover, Outlet, Served, checked_outlet
 from kakoi.sandbox.workspace import look_at, look_at_workspace, ours_within
+from kakoi.waiting import finish
 
 # Type checkers know this name and take it for true; most sandboxes need no overlay.
 TYPE_CHECKING = False
@@ -161,6 +162,9 @@ class BubblewrapAdapter:
 
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""
+        await finish(self._cleanup())
+
+    async def _cleanup(self) -> None:
         await self._connection.close()
         await self._leave_group()
         await self._stop_serving()

@@ -51,10 +51,10 @@ from kakoi.sandbox.adapter import (
     exit_code_or_raise,
 )
 from kakoi.sandbox.container_use_script import unwrap, wrap
-from kakoi.sandbox.docker_container import finish
 from kakoi.sandbox.mcp_line import McpError, McpLine
 from kakoi.sandbox.settings import ENVIRONMENT_ID, ContainerUseSettings
 from kakoi.sandbox.workspace import look_at
+from kakoi.waiting import finish
 
 _LOG = logging.getLogger(__name__)
 _DEFAULTS: Final = ContainerUseSettings()

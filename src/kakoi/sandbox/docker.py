@@ -36,7 +36,6 @@ from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Plan, Program, Ta
 from kakoi.sandbox.docker_container import (
     Container,
     default_owner,
-    finish,
     mountable,
     plan_container,
 )
@@ -45,6 +44,7 @@ from kakoi.sandbox.docker_entry import Entry, Guest, Streams, walls_of
 from kakoi.sandbox.docker_shortcut import shortened
 from kakoi.sandbox.docker_way import Ways, adopted
 from kakoi.sandbox.outlet import Outlet, checked_outlet
+from kakoi.waiting import finish
 
 _DEFAULTS = DockerSettings()
 _NO_TAG = Tag()
@@ -144,6 +144,7 @@ class DockerAdapter:
             outlet=outlet_for(handover.note) if handover and outlet_for else None,
         )
         adapter._ways.adopt(handover)
+        found.data_only = config.programs is not None
         adapter._container = found
         return adapter
 
@@ -331,8 +332,12 @@ class DockerAdapter:
             container = await Container.make(self._engine, plan)
         try:
             channel = await self._enter(container)
-            await self._entry.check(channel, plan)
-            await self._ways.serve(container.name, channel)
+            try:
+                await self._entry.check(channel, plan)
+                await self._ways.serve(container.name, channel)
+            except BaseException:
+                await finish(channel.close())
+                raise
         except BaseException:
             await finish(self._see_gone(container.name))
             raise

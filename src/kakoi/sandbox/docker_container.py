@@ -1,13 +1,12 @@
 """Containers that wait for commands: how they are made, found, made good again and removed."""
 
-import asyncio
 import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
 from kakoi.errors import SandboxError
 from kakoi.process.stream import Launch
@@ -26,8 +25,8 @@ from kakoi.sandbox.docker_users import Choice, choose_user, is_root
 from kakoi.sandbox.views import lent, view_path
 from kakoi.sandbox.volumes import held, mounted
 from kakoi.sandbox.workspace import look_at_workspace, ours_within
+from kakoi.waiting import finish
 
-_T = TypeVar("_T")
 # A runner waits for later clients at a socket (runner/lingering.py). Without Python there is none,
 # and what runs there has shells above it that see to it (runner/posix.py).
 _HAS_PYTHON = 'python3 -I -S -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
@@ -37,21 +36,6 @@ _IN_USE = 10
 # can't become another user. It says so if there are none.
 _KILL = "kill -9 -1 2>/dev/null; exit 0"
 _KILL_S = 15.0
-
-
-async def finish(work: Awaitable[_T]) -> _T:
-    """Await `work` to its end, even if we are cancelled meanwhile; that is raised afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    result = task.result()
-    if cancelled is not None:
-        raise cancelled
-    return result
 
 
 def default_owner() -> str:
@@ -193,6 +177,7 @@ class Container:
         self.user = user
         self.id = ""  # Known once it was made here.
         self.way = way  # See `Plan.way`.
+        self.data_only = False  # No program is executed from its workspace.
         self._engine = engine
         self._view_of = view_of
         self._disk = disk
@@ -208,6 +193,7 @@ class Container:
             disk=plan.disk_label,
             way=plan.way,
         )
+        container.data_only = plan.settings.programs is not None
         # From the beginning: an engine looks for it already when it creates a container.
         async with mountable(plan):
             try:
@@ -285,7 +271,8 @@ class Container:
             if self._view_of:
                 uid, gid = (int(number) for number in self.user.split(":"))
                 seen = look_at_workspace(self._view_of, guarded=True)
-                await stack.enter_async_context(lent(seen, name=self.name, uid=uid, gid=gid))
+                view = lent(seen, name=self.name, uid=uid, gid=gid, data_only=self.data_only)
+                await stack.enter_async_context(view)
             if self._disk:
                 made_for, *paths = self._disk.split(":")
                 pid = await self._engine.pid(self.name)

@@ -23,10 +23,11 @@ from kakoi.sandbox.docker_checks import (
     sees_view,
 )
 from kakoi.sandbox.docker_cli import HOME, DockerSettings, Plan, run_args
-from kakoi.sandbox.docker_container import Inside, finish, mountable
+from kakoi.sandbox.docker_container import Inside, mountable
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.landlock import Walls, as_unavailable
 from kakoi.sandbox.seccomp import system_call_filters
+from kakoi.waiting import finish
 
 if TYPE_CHECKING:
     from kakoi.runner.posix_exec import Launcher
@@ -134,8 +135,12 @@ class Entry:
                 rlimits=plan.settings.limits.rlimits,
             )
             channel = await self.enter(plan.name, plan.user, settings)
-            if not self._is_checked:
-                await self.check(channel, plan)
+            try:
+                if not self._is_checked:
+                    await self.check(channel, plan)
+            except BaseException:
+                await finish(channel.close())
+                raise
         except BaseException:
             await finish(holder.end(grace_s=0))
             raise
@@ -178,15 +183,7 @@ class Entry:
             ) from error
 
     async def check(self, channel: Channel, plan: Plan) -> None:
-        """SandboxError, and the channel closed, if a container is not what was asked for."""
-        try:
-            await self._check(channel, plan)
-        except BaseException:
-            await finish(channel.close())
-            raise
-        self._is_checked = True
-
-    async def _check(self, channel: Channel, plan: Plan) -> None:
+        """SandboxError if a container is not what was asked for; else it is not asked again."""
         await check_confinement(channel)
         limits = plan.settings.limits
         found = await kernel_limits(channel)
@@ -201,3 +198,4 @@ class Entry:
                 "the workspace is not what the container shows: does the engine run elsewhere?",
                 hint="use an engine on this machine, or no workspace",
             )
+        self._is_checked = True

@@ -18,6 +18,7 @@ import stat
 from kakoi.errors import SandboxError
 from kakoi.runner.channel import RunnerChannel
 from kakoi.runner.line import open_direct
+from kakoi.waiting import finish
 
 _PATIENCE_S = 5.0
 _READY = b"k"
@@ -48,10 +49,15 @@ async def shortened(channel: RunnerChannel, *, pid: int, folder: str) -> RunnerC
 
     `pid`: a process in the container. `folder`: where things are temporary in there.
     """
+    meeting = asyncio.ensure_future(asyncio.to_thread(_meet, pid, channel.hello.uid, folder))
     try:
-        ours, held = await asyncio.to_thread(_meet, pid, channel.hello.uid, folder)
+        ours, held = await asyncio.shield(meeting)
     except OSError:
         return channel
+    except BaseException:
+        meeting.add_done_callback(_drop)  # A thread cannot be called back.
+        await finish(channel.close())
+        raise
     try:
         line = await open_direct(ours, _Behind(channel, held))
     except SandboxError:
@@ -59,9 +65,15 @@ async def shortened(channel: RunnerChannel, *, pid: int, folder: str) -> RunnerC
         return channel
     except BaseException:
         held.close()
-        await channel.close()
+        await finish(channel.close())
         raise
     return RunnerChannel(line, channel.grace_s)
+
+
+def _drop(meeting: "asyncio.Future[tuple[socket.socket, socket.socket]]") -> None:
+    if not meeting.cancelled() and meeting.exception() is None:
+        for each in meeting.result():
+            each.close()
 
 
 def _meet(pid: int, uid: int, folder: str) -> tuple[socket.socket, socket.socket]:

@@ -34,6 +34,7 @@ from kakoi.sandbox.landlock import as_unavailable
 from kakoi.sandbox.limits import BY_RLIMITS, Group, holding_of, make_group
 from kakoi.sandbox.settings import CONFINED_HOST
 from kakoi.sandbox.workspace import look_at, look_at_workspace
+from kakoi.waiting import finish
 
 _log = logging.getLogger(__name__)
 
@@ -141,6 +142,9 @@ class HostAdapter:
 
     async def cleanup(self) -> None:
         """End every command and the runner."""
+        await finish(self._cleanup())
+
+    async def _cleanup(self) -> None:
         await self._connection.close()
         await self._leave_group()
         scratch, self._scratch = self._scratch, None

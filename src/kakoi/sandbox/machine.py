@@ -19,7 +19,6 @@ from kakoi.process import ProcessExecutor
 from kakoi.runner.commands import new_id
 from kakoi.sandbox.landlock import kept_by, missing_from
 
-_NOT_USED = "kakoi does not use it yet"
 _LIMIT_S = 20.0
 # Not plain: only the parser itself can read it.
 _TEXT = 'for x in a b; do case $x in a) echo "${x:-$(pwd)}" ;; esac; done | sort'

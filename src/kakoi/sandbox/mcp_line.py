@@ -133,8 +133,10 @@ class McpLine:
         self._fail("it was closed")
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._stream.end(grace_s)
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            await self._stream.end(grace_s)
 
     # --- What is said ------------------------------------------------------------------------
 

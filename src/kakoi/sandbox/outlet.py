@@ -226,8 +226,9 @@ async def _receive(channel: RunnerChannel, meeting: socket.socket, path: str) ->
             except BlockingIOError:
                 return
             if message == token.encode() and len(fds) == 1 and not coming.done():
-                coming.set_result(socket.socket(fileno=fds[0]))
-                return
+                with contextlib.suppress(OSError):  # Not even a socket.
+                    coming.set_result(socket.socket(fileno=fds[0]))
+                    return
             for each in fds:
                 os.close(each)
 

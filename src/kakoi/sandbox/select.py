@@ -142,7 +142,11 @@ class SandboxFactory:
         self, name: str, config: SandboxConfig, refused: dict[str, Availability]
     ) -> SandboxAdapter | None:
         adapter = self.make(name, config)
-        found = await adapter.availability()
+        try:
+            found = await adapter.availability()
+        except BaseException:
+            await adapter.cleanup()  # To find it out, some make the place.
+            raise
         if found:
             return adapter
         refused[name] = found

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kakoi.errors import ConfigurationError, KakoiError, QueueError, SourceError
-from kakoi.sandbox.docker_container import finish
 from kakoi.tasks.queue import Lease, TaskQueue, keep
 from kakoi.tasks.sources.source import STAGES_DUE, TaskGetter, TaskSource, is_due
 from kakoi.tasks.task import Task, uuid_of
 from kakoi.tasks.telling import Handled, tell
+from kakoi.waiting import finish
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import Program
-from kakoi.sandbox.docker_container import default_owner, finish
+from kakoi.sandbox.docker_container import default_owner
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.docker_listing import Listed, Usage, disk_of, usage_of
 from kakoi.tasks.checkout import PROJECT, Checkout
@@ -47,6 +47,7 @@ from kakoi.tasks.values import (
     EnvironmentOptions,
     Installed,
 )
+from kakoi.waiting import finish
 
 __all__ = [
     "TEMPORARY",

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.gate import Gate
-from kakoi.sandbox.docker_container import finish
 from kakoi.tasks.checkout import clone_error
 from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential, parse_remote
 from kakoi.tasks.task import PREFIX, Task, container_name
 from kakoi.tasks.values import ContainerInfo
+from kakoi.waiting import finish
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from kakoi.gate import Gate
 from kakoi.policy.rules import Policy
 from kakoi.redact import redact
 from kakoi.runner.commands import Channel
-from kakoi.sandbox.docker_container import finish
 from kakoi.tasks.delivery import Author, Delivery, Work, push
 from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential
@@ -48,6 +47,7 @@ from kakoi.tasks.telling import (
 from kakoi.tasks.unfinished import Keeping, Unfinished
 from kakoi.tasks.values import ContainerInfo
 from kakoi.tasks.watching import Watch, WatchedModel
+from kakoi.waiting import finish
 
 __all__ = ["Agent", "Handled", "HandlerOptions", "TaskHandler"]
 _log = logging.getLogger(__name__)

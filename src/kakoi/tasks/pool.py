@@ -15,10 +15,10 @@ from typing import Final
 
 from kakoi.errors import KakoiError
 from kakoi.sandbox.docker_cli import DockerSettings
-from kakoi.sandbox.docker_container import finish
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.tasks.making import Made
 from kakoi.tasks.pool_names import pool_name
+from kakoi.waiting import finish
 
 _log = logging.getLogger(__name__)
 # A sweep goes by the age of a container: one that is claimed late would be taken from its task.

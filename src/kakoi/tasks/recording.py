@@ -10,9 +10,9 @@ from kakoi.audit import AuditEntry, AuditLog, Event
 from kakoi.errors import KakoiError
 from kakoi.results import Reason
 from kakoi.runner.commands import new_id
-from kakoi.sandbox.docker_container import finish
 from kakoi.tasks.remotes import parse_remote
 from kakoi.tasks.task import Task
+from kakoi.waiting import finish
 
 # What such a record has for its session: no command of an agent has that.
 SESSION: Final = "kakoi environments"
