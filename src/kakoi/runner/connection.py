@@ -1,10 +1,22 @@
 """The channel that is open at the moment: opened at first use, and again after it was lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from kakoi.errors import SandboxError
 from kakoi.runner.commands import Channel
+from kakoi.waiting import finish
+
+
+@contextlib.asynccontextmanager
+async def closed_on_failure(channel: Channel) -> AsyncIterator[Channel]:
+    """The channel, for what has to be done before it is given out; closed if that fails."""
+    try:
+        yield channel
+    except BaseException:
+        await finish(channel.close())
+        raise
 
 
 class Connection:

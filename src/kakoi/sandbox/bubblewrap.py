@@ -20,7 +20,7 @@ from kakoi.process.stream import Launch
 from kakoi.results import ExecutionResult
 from kakoi.runner.channel import open_channel
 from kakoi.runner.commands import Channel, Command, check_type
-from kakoi.runner.connection import Connection
+from kakoi.runner.connection import Connection, closed_on_failure
 from kakoi.runner.delivery import RunnerSettings, python_argv
 from kakoi.sandbox.adapter import (
     DEFAULT_TIMEOUT_S,
@@ -262,12 +262,8 @@ class BubblewrapAdapter:
         try:
             way = look_at(handover.folder, what="the way out")
             wanted = replace(wanted, read_only=(*wanted.read_only, way))
-            channel = await self._start(wanted, system, settings)
-            try:
+            async with closed_on_failure(await self._start(wanted, system, settings)) as channel:
                 self._served = await handover.take(channel, outlet, inside=handover.folder)
-            except BaseException:
-                await channel.close()
-                raise
             return channel
         finally:
             handover.close()

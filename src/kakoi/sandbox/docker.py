@@ -19,7 +19,7 @@ from kakoi.process.options import default_environment
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.channel import RunnerChannel
 from kakoi.runner.commands import Channel, Command, check_type
-from kakoi.runner.connection import Connection
+from kakoi.runner.connection import Connection, closed_on_failure
 from kakoi.runner.delivery import RunnerSettings
 from kakoi.sandbox.adapter import (
     PROXIED,
@@ -331,13 +331,9 @@ class DockerAdapter:
         with self._ways.explaining():
             container = await Container.make(self._engine, plan)
         try:
-            channel = await self._enter(container)
-            try:
+            async with closed_on_failure(await self._enter(container)) as channel:
                 await self._entry.check(channel, plan)
                 await self._ways.serve(container.name, channel)
-            except BaseException:
-                await finish(channel.close())
-                raise
         except BaseException:
             await finish(self._see_gone(container.name))
             raise
@@ -346,12 +342,8 @@ class DockerAdapter:
 
     async def _open_again(self, container: Container) -> Channel:
         """Find the runner that lives there. If there is none, nothing it started may live on."""
-        channel = await self._find_runner(container)
-        try:
+        async with closed_on_failure(await self._find_runner(container)) as channel:
             await self._ways.serve(container.name, channel)
-        except BaseException:
-            await finish(channel.close())
-            raise
         return channel
 
     async def _find_runner(self, container: Container) -> Channel:
@@ -376,11 +368,8 @@ class DockerAdapter:
         channel = await self._entry.enter(container.name, container.user, settings)
         if not isinstance(channel, RunnerChannel) or os.geteuid() != 0:
             return channel
-        try:
+        async with closed_on_failure(channel):
             pid = await self._engine.pid(container.name)
-        except BaseException:
-            await finish(channel.close())
-            raise
         folder = self._config.env.get("TMPDIR") or "/tmp"  # noqa: S108 - as images have it
         return await shortened(channel, pid=pid, folder=folder)
 

@@ -11,6 +11,7 @@ from kakoi.errors import EnvironmentUnavailableError, ExecutionError, SandboxErr
 from kakoi.process.stream import Launch, ProcessStream
 from kakoi.runner.channel import open_channel
 from kakoi.runner.commands import Channel
+from kakoi.runner.connection import closed_on_failure
 from kakoi.runner.delivery import NoPythonError, RunnerSettings, any_argv
 from kakoi.sandbox.docker_advice import explain
 from kakoi.sandbox.docker_checks import (
@@ -134,13 +135,11 @@ class Entry:
                 walls=walls_of(plan.settings).handed_over(),
                 rlimits=plan.settings.limits.rlimits,
             )
-            channel = await self.enter(plan.name, plan.user, settings)
-            try:
+            async with closed_on_failure(
+                await self.enter(plan.name, plan.user, settings)
+            ) as channel:
                 if not self._is_checked:
                     await self.check(channel, plan)
-            except BaseException:
-                await finish(channel.close())
-                raise
         except BaseException:
             await finish(holder.end(grace_s=0))
             raise
