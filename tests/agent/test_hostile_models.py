@@ -14,7 +14,7 @@ from kakoi.agent.conversation import Told
 from kakoi.agent.events import Outcome
 from kakoi.agent.loop import AgentLoop
 from kakoi.agent.models import ModelOptions, open_model
-from kakoi.agent.wire import MAX_ANSWER_BYTES, model_client
+from kakoi.agent.wire import MAX_ANSWER_BYTES, wary_client
 from kakoi.errors import ModelError
 from tests.agent.anthropic_server import AnthropicServer
 from tests.agent.models_for_tests import ToolsInMemory
@@ -197,6 +197,6 @@ async def test_json_that_is_too_deep_is_no_defect_of_ours(provider: str) -> None
 
 
 async def test_a_client_closes_what_it_opened() -> None:
-    client = model_client(timeout_s=1.0)
+    client = wary_client(timeout_s=1.0)
     await client.aclose()
     assert client.is_closed

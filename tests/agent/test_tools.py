@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +319,30 @@ async def test_a_server_at_an_address(door: McpDoor) -> None:
             assert tools.problems
     async with only(ServerSpec(name="far", url=url, timeout_s=10.0)) as tools:
         assert tools.problems
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_a_server_at_an_address_cannot_fill_our_memory(kind: str) -> None:
+    sent = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        with suppress(OSError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\ndata: ".encode())
+            while sent < 1 << 30:
+                sent += 1 << 16
+                writer.write(b"x" * (1 << 16))
+                await writer.drain()
+        writer.close()
+
+    serving = await asyncio.start_server(flood, "127.0.0.1", 0)
+    async with serving:
+        url = f"http://127.0.0.1:{serving.sockets[0].getsockname()[1]}/mcp"
+        async with only(ServerSpec(name="far", url=url, timeout_s=60.0)) as tools:
+            (problem,) = tools.problems
+    assert "`far`" in problem
+    assert sent < 256 << 20
 
 
 # --- Settings --------------------------------------------------------------------------------

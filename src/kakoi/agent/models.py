@@ -36,7 +36,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from kakoi.agent.conversation import Answer, Offer, Turn, Usage
 from kakoi.agent.messages import messages_of, read_answer
-from kakoi.agent.wire import UnfitAnswer, model_client, unfit
+from kakoi.agent.wire import UnfitAnswer, unfit, wary_client
 from kakoi.errors import ConfigurationError, ModelError
 from kakoi.redact import redact
 
@@ -146,7 +146,7 @@ async def _openai(options: ModelOptions) -> "AsyncIterator[models.Model[Any]]":
         base_url=options.base_url or "https://api.openai.com/v1",
         max_retries=0,
         timeout=options.timeout_s,
-        http_client=model_client(timeout_s=options.timeout_s),
+        http_client=wary_client(timeout_s=options.timeout_s),
     ) as client:
         name = options.model.partition(":")[2]
         yield OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
@@ -163,7 +163,7 @@ async def _anthropic(options: ModelOptions) -> "AsyncIterator[models.Model[Any]]
         base_url=options.base_url or "https://api.anthropic.com",
         max_retries=0,
         timeout=options.timeout_s,
-        http_client=model_client(timeout_s=options.timeout_s),
+        http_client=wary_client(timeout_s=options.timeout_s),
     ) as client:
         name = options.model.partition(":")[2]
         yield AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))

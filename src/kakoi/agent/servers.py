@@ -19,6 +19,8 @@ from kakoi.sandbox.mcp_line import McpLine
 
 _T = TypeVar("_T")
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
+# Of one answer over HTTP, or of all that a server says unasked while its line is open.
+_MAX_STREAM_BYTES: Final = 32 * 1024 * 1024
 _MOST_PAGES: Final = 16
 _GOODBYE_S: Final = 10.0
 # What a program that was started gets of our environment; keys are not among it.
@@ -212,11 +214,14 @@ async def in_process(server: object, ask: Ask | None = None) -> AsyncIterator[Li
 @contextlib.asynccontextmanager
 async def at_address(spec: ServerSpec) -> AsyncIterator[Line]:
     """A server at an address (streamable HTTP)."""
-    import httpx2
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
-    async with httpx2.AsyncClient(headers=dict(spec.headers), timeout=spec.timeout_s) as http:
+    from kakoi.agent.wire import wary_client
+
+    async with wary_client(
+        headers=spec.headers, timeout_s=spec.timeout_s, max_bytes=_MAX_STREAM_BYTES
+    ) as http:
         transport = streamable_http_client(spec.url, http_client=http)
         async with Client(transport) as client:
             yield _BySdk(client)

@@ -1,11 +1,11 @@
-"""The HTTP client under the vendors' clients: it believes no server.
+"""The HTTP client under the vendors' clients, and that of MCP: it believes no server.
 
 An answer is bounded in size, is sent as it is, and comes from the address that was asked. The
 vendors' own clients would read any length, unpack any archive, and follow a redirect to another
 server with the key of this one in a header.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 import httpx2
@@ -19,8 +19,13 @@ class UnfitAnswer(Exception):
     """A server has sent what no model sends. Asking again would bring the same."""
 
 
-def model_client(*, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> httpx2.AsyncClient:
-    """A client for one model server. A proxy is taken from the environment, as vendors do."""
+def wary_client(
+    *,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    max_bytes: int = MAX_ANSWER_BYTES,
+) -> httpx2.AsyncClient:
+    """A client for one server. A proxy is taken from the environment, as vendors do."""
 
     async def check(response: httpx2.Response) -> None:
         if response.is_redirect:
@@ -35,7 +40,7 @@ def model_client(*, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> http
             response.stream = _Bounded(response.stream, max_bytes)
 
     return httpx2.AsyncClient(
-        headers={"Accept-Encoding": "identity"},
+        headers={**(headers or {}), "Accept-Encoding": "identity"},
         timeout=timeout_s,
         follow_redirects=False,
         event_hooks={"response": [check]},
