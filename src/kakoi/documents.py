@@ -3,6 +3,9 @@
 Whatever is in one, reading it is quick, small and quiet: it gives values or a ConfigurationError.
 """
 
+import errno
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +36,10 @@ class Item:
 def read_text(path: Path) -> str | None:
     """A file's text, if it is one and not too long; None if there is no such file."""
     try:
-        with path.open("rb") as file:
+        # Not blocking: a command may have put a pipe in the place of a file of the project.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            _check_readable(fd, path)
             data = file.read(_MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -45,6 +51,16 @@ def read_text(path: Path) -> str | None:
         return data.decode()
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is no UTF-8 text (byte {error.start})") from None
+
+
+def _check_readable(fd: int, path: Path) -> None:
+    """A file; or what a shell hands over in place of one: `--config <(…)`, /dev/stdin."""
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode) and not path.is_relative_to("/dev"):
+        raise ConfigurationError(f"{path} is no file", hint="remove it")
+    os.set_blocking(fd, True)
 
 
 def front_matter(text: str, *, origin: str) -> tuple[Mapping[str, Any], str]:

@@ -28,9 +28,9 @@ DENIED: Final = """
     acct add_key bpf clock_adjtime clock_settime create_module delete_module fanotify_init
     finit_module fsconfig fsmount fsopen fspick get_kernel_syms init_module ioperm iopl kcmp
     kexec_file_load kexec_load keyctl lookup_dcookie memfd_secret mount mount_setattr move_mount
-    nfsservctl open_by_handle_at open_tree perf_event_open pivot_root query_module quotactl
-    quotactl_fd reboot request_key setdomainname sethostname setns settimeofday swapoff swapon sysfs
-    syslog umount2 unshare uselib userfaultfd ustat vhangup _sysctl
+    nfsservctl open_by_handle_at open_tree open_tree_attr perf_event_open pivot_root query_module
+    quotactl quotactl_fd reboot request_key setdomainname sethostname setns settimeofday swapoff
+    swapon sysfs syslog umount2 unshare uselib userfaultfd ustat vhangup _sysctl
 """.split()
 # ENOSYS, as if the kernel were older: libraries then go another way, whose arguments can be seen.
 ABSENT: Final = "clone3 io_uring_enter io_uring_register io_uring_setup".split()
@@ -71,7 +71,8 @@ _X86_64: Final[Mapping[str, int]] = {
     "semget": 64, "shmget": 29, "socketpair": 53, "mknod": 133,
     "mknodat": 259, "mount": 165, "mount_setattr": 442,
     "move_mount": 429, "nfsservctl": 180, "open": 2, "open_by_handle_at": 304, "open_tree": 428,
-    "openat": 257, "openat2": 437, "perf_event_open": 298, "pivot_root": 155, "query_module": 178,
+    "open_tree_attr": 467, "openat": 257, "openat2": 437, "perf_event_open": 298,
+    "pivot_root": 155, "query_module": 178,
     "quotactl": 179, "quotactl_fd": 443, "reboot": 169, "request_key": 249, "setdomainname": 171,
     "sethostname": 170, "setns": 308, "settimeofday": 164, "socket": 41, "swapoff": 168,
     "swapon": 167, "sysfs": 139, "syslog": 103, "umount2": 166, "unshare": 272, "uselib": 134,
@@ -88,7 +89,8 @@ _GENERIC: Final[Mapping[str, int]] = {
     "memfd_create": 279, "memfd_secret": 447, "mq_open": 180, "msgget": 186, "prlimit64": 261,
     "semget": 190, "shmget": 194, "socketpair": 199, "mknodat": 33, "mount": 40,
     "mount_setattr": 442, "move_mount": 429,
-    "nfsservctl": 42, "open_by_handle_at": 265, "open_tree": 428, "openat": 56, "openat2": 437,
+    "nfsservctl": 42, "open_by_handle_at": 265, "open_tree": 428,
+    "open_tree_attr": 467, "openat": 56, "openat2": 437,
     "perf_event_open": 241, "pivot_root": 41, "quotactl": 60, "quotactl_fd": 443, "reboot": 142,
     "request_key": 218, "setdomainname": 162, "sethostname": 161, "setns": 268,
     "settimeofday": 170, "socket": 198, "swapoff": 225, "swapon": 224, "syslog": 116, "umount2": 39,
@@ -148,11 +150,11 @@ def _system_calls(
     program.refuse_bits(numbers["clone"], 0, _NEW_NAMESPACES)
     program.refuse_values(numbers["ioctl"], 1, _IOCTLS)
     program.only_values(numbers["socket"], 0, families)
+    # The limits of another process can end it, and that may be the runner's.
+    program.only_values(numbers["prlimit64"], 0, [0], error=errno.EPERM)
     if among_others:
         program.refuse((numbers[name] for name in SHARED), errno.EPERM)
         program.refuse_values(numbers["socketpair"], 1, _DATAGRAM_PAIRS)
-        # The limits of another process can end it.
-        program.only_values(numbers["prlimit64"], 0, [0], error=errno.EPERM)
     if deny_setuid:
         for name, index in _MODES.items():
             if name in numbers:
