@@ -1,0 +1,229 @@
+"""Beside others: what a command costs there, and what is left of one that was stopped.
+
+    python bench/others.py [--image IMAGE] [--only NAME]... [--cache FOLDER] [--save]
+
+The other tools are installed below the cache folder, each in an environment of its own, in the
+newest version that can be had; one that cannot be installed or does not run here is left out, with
+the reason. Containers are of the same image for all. `--save` adds the table to bench/results/ and
+writes it into both READMEs (tests/test_readme.py holds them together).
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from _places import FLOOD_PATIENCE_S
+from _saving import save
+
+HERE = Path(__file__).parent
+INSTALLING_S, MEASURING_S = 600, 600
+HEAD = (
+    "| | `true`, p50 | new environment | 32 at once | 64 MiB of output | memory for it "
+    "| limit to all dead | left alive, of 21 |"
+)
+HEADS = {
+    "README.md": HEAD,
+    "README.ja.md": "| | `true`（中央値） | 新しい環境 | 32 並列 | 64 MiB の出力 | そのメモリ "
+    "| 時間切れから全滅まで | 21 のうち生き残り |",
+}
+RULE = "|---" + "|---:" * 7 + "|"
+BLOCK = re.compile(r"(?<=<!-- bench/others\.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+class LeftOut(Exception):
+    """The tool is not to be had here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What every measurement is given."""
+
+    image: str
+    label: str
+    cache: Path
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A row: how it is called, and the command that measures it, after installing what it needs."""
+
+    title: str
+    command: Callable[[Machine], list[str]]
+
+
+def own(name: str) -> Callable[[Machine], list[str]]:
+    """What needs no installing."""
+
+    def command(machine: Machine) -> list[str]:
+        script = str(HERE / "_own_places.py")
+        return [sys.executable, script, name, machine.image, machine.label]
+
+    return command
+
+
+def installed(argv: list[str]) -> None:
+    """Run an installer; its last words are why it could not."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALLING_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LeftOut(f"{argv[0]}: {error}") from error
+    if done.returncode != 0:
+        raise LeftOut(" ".join(done.stderr.strip().splitlines()[-1:]) or f"{argv[0]} failed")
+
+
+def virtual_environment(folder: Path, *requirements: str) -> str:
+    """The Python of an environment that has the requirements and nothing of ours."""
+    python = folder / "bin" / "python"
+    if not (folder / "whole").exists():
+        installed([sys.executable, "-m", "venv", "--clear", str(folder)])
+        installed([str(python), "-m", "pip", "install", "--quiet", *requirements])
+        (folder / "whole").touch()
+    return str(python)
+
+
+def swe_rex(machine: Machine) -> list[str]:
+    """Installed twice: for this side, and for the system's Python in the image."""
+    # It imports aiohttp without asking for it.
+    python = virtual_environment(machine.cache / "swe-rex", "swe-rex", "aiohttp")
+    inside = machine.cache / "swe-rex-inside"
+    if not (inside / "swerex").exists():
+        asked = ["install", "--quiet", "--python-version", "3.11", "--only-binary", ":all:"]
+        installed([python, "-m", "pip", *asked, "--target", str(inside), "swe-rex"])
+    script = str(HERE / "_swerex_place.py")
+    return [python, script, machine.image, machine.label, str(inside)]
+
+
+def llm_sandbox(machine: Machine) -> list[str]:
+    """With its extra for Docker."""
+    python = virtual_environment(machine.cache / "llm-sandbox", "llm-sandbox[docker]")
+    return [python, str(HERE / "_llm_sandbox_place.py"), machine.image, machine.label]
+
+
+def inspect_ai(machine: Machine) -> list[str]:
+    """It drives Docker by compose."""
+    python = virtual_environment(machine.cache / "inspect-ai", "inspect-ai")
+    installed(["docker", "compose", "version"])
+    return [python, str(HERE / "_inspect_place.py"), machine.image, machine.label]
+
+
+def sandbox_runtime(machine: Machine) -> list[str]:
+    """Of npm; it needs some programs of the machine, and says which."""
+    folder = machine.cache / "sandbox-runtime"
+    if not (folder / "node_modules" / "@anthropic-ai").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        asked = ["--silent", "--no-audit", "--no-fund", "@anthropic-ai/sandbox-runtime"]
+        installed(["npm", "install", "--prefix", str(folder), *asked])
+    for program in ("socat", "rg", "bwrap"):
+        installed(
+            ["sh", "-c", f"command -v {program} || {{ echo no {program} here >&2; exit 1; }}"]
+        )
+    return [sys.executable, str(HERE / "_sandbox_runtime_place.py"), str(folder)]
+
+
+def container_use(machine: Machine) -> list[str]:
+    """A program of another language, over an engine that it fetches by itself."""
+    raise LeftOut("not measured: it is no package of a registry that this script can install from")
+
+
+TOOLS = {
+    "host": Tool("`subprocess.run`, no sandbox", own("host")),
+    "bubblewrap": Tool("kakoi, bubblewrap", own("bubblewrap")),
+    "docker": Tool("kakoi, Docker", own("docker")),
+    "docker-exec": Tool("`docker exec`", own("docker-exec")),
+    "swe-rex": Tool("SWE-ReX", swe_rex),
+    "llm-sandbox": Tool("llm-sandbox, Docker", llm_sandbox),
+    "inspect-ai": Tool("inspect_ai, Docker", inspect_ai),
+    "sandbox-runtime": Tool("sandbox-runtime", sandbox_runtime),
+    "container-use": Tool("container-use", container_use),
+}
+
+
+def measured(tool: Tool, machine: Machine) -> dict[str, float | str | None]:
+    """What its script found out."""
+    argv = tool.command(machine)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=MEASURING_S)
+    except subprocess.TimeoutExpired as error:
+        raise LeftOut(f"not done after {MEASURING_S} s") from error
+    if done.returncode != 0:
+        raise LeftOut(" ".join(done.stderr.strip().splitlines()[-1:]) or "it failed")
+    found: dict[str, float | str | None] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def row(title: str, found: dict[str, float | str | None]) -> str:
+    """A line of the table. Times are for people: three digits at most mean anything."""
+    number = {name: value for name, value in found.items() if isinstance(value, float | int)}
+    ratio = number["true_ms"] / number["run_ms"]
+    late = f"{number['late_ms']:.0f} ms" if "late_ms" in number else "never"
+    cells = [
+        f"{title} {found['version']}".strip(),
+        f"{number['true_ms']:.1f} ms ({ratio:.1f} ×)",
+        f"{number['start_ms']:.0f} ms",
+        f"{number['per_s']:.0f} /s",
+        f"{number['flood_ms']:.0f} ms" if "flood_ms" in number else f"> {FLOOD_PATIENCE_S} s",
+        f"{number['flood_mib']:.0f} MiB",
+        late,
+        f"{number['survivors']:.0f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def table(names: list[str], machine: Machine) -> tuple[str, list[str]]:
+    """The rows, and who was left out, why."""
+    rows, missing = [], []
+    for name in names:
+        print(f"measuring {name} …", file=sys.stderr)
+        try:
+            rows.append(row(TOOLS[name].title, measured(TOOLS[name], machine)))
+        except LeftOut as error:
+            missing.append(f"{name}: {error}")
+    return "\n".join(rows), missing
+
+
+def fill(readme: Path, rows: str) -> None:
+    """Put the table where the document has room for it."""
+    text = readme.read_text("utf-8")
+    filled = f"\n{HEADS[readme.name]}\n{RULE}\n{rows}\n\n"
+    readme.write_text(BLOCK.sub(lambda _: filled, text), "utf-8")
+
+
+def take_away(label: str) -> None:
+    """Containers of a tool that did not come to its end."""
+    with contextlib.suppress(OSError):
+        asked = ["docker", "ps", "--all", "--quiet", "--filter", f"label={label}"]
+        left = subprocess.run(asked, capture_output=True, text=True).stdout.split()
+        if left:
+            subprocess.run(["docker", "rm", "--force", *left], capture_output=True)
+
+
+def main() -> None:
+    """Measure, print, and keep it if asked to."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--image", default="kakoi-test:python")
+    parser.add_argument("--only", action="append", choices=TOOLS, default=[])
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "kakoi-others")
+    parser.add_argument("--save", action="store_true")
+    options = parser.parse_args()
+    machine = Machine(options.image, f"kakoi.bench={os.getpid()}", options.cache.resolve())
+    try:
+        rows, missing = table(options.only or list(TOOLS), machine)
+    finally:
+        take_away(machine.label)
+    text = "\n".join([HEAD, RULE, rows, "", *(f"left out: {each}" for each in missing)]).rstrip()
+    print(text)
+    if options.save:
+        save("others", text)
+        for name in HEADS:
+            fill(HERE.parent / name, rows)
+
+
+if __name__ == "__main__":
+    main()
