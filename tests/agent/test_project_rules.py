@@ -109,3 +109,19 @@ def test_a_task_cannot_end_its_own_quotation() -> None:
     assert text.endswith("</task>")
     assert "# a b" in text
     assert len(task_prompt("", "x" * 1_000_000)) < 201_000
+
+
+def test_nobody_floods_away_what_was_said_last() -> None:
+    flood = ["y" * 1_000_000] * 500 + ["do not delete it"]
+    text = task_prompt("t" * 1_000, "the task " + "x" * 1_000_000, comments=flood)
+    assert len(text) < 210_000
+    assert "the task " in text
+    assert text.rstrip().endswith("do not delete it\n</task>")
+    assert "earlier comments are left out]" in text
+    assert "characters left out]" in text
+
+
+def test_comments_are_told_in_their_order() -> None:
+    text = task_prompt("a", "b", comments=["first", "second", "third"])
+    assert text.index("first") < text.index("second") < text.index("third")
+    assert "left out" not in text

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from kakoi.agent.conversation import Request
-from kakoi.agent.events import Ended, Outcome, ToolAnswered
+from kakoi.agent.events import ContextShortened, Ended, Outcome, ToolAnswered
 from kakoi.agent.loop import AgentLoop, Limits
 from kakoi.agent.messages import TOOL_NAME
 from kakoi.agent.servers import Ask, ServerSpec
@@ -157,6 +158,28 @@ async def test_long_output_stays_readable_by_its_job(door: McpDoor) -> None:
     assert "characters left out; read_output(job_id=" in heard[0]
     assert "\n45000\n" not in heard[0]
     assert "\n45000\n" in script.last_heard
+
+
+async def test_what_was_left_out_of_an_old_answer_is_read_again_by_its_job(door: McpDoor) -> None:
+    """What the note in a shortened answer says is what works."""
+    jobs: list[str] = []
+
+    def read_again(_last: str) -> Any:
+        first = str(script.asked[-1])
+        found = re.search(r'left out of an old answer; read_output\(job_id="([^"]+)"\)', first)
+        assert found is not None
+        jobs.append(found[1])
+        return call("read_output", job_id=found[1], offset=8_000, limit=8_000)
+
+    noise = [call("execute_command", command="seq 10001 14000") for _ in range(6)]
+    script = Script(call("execute_command", command="seq 4000"), *noise, read_again, done())
+    ear = Ear()
+    ended = await run(door, script, ear, window_tokens=16_000)
+    assert ended.outcome is Outcome.DONE
+    assert ear.heard(ContextShortened)
+    assert "\\n2000\\n" in str(script.asked[1])
+    assert "\\n2000\\n" not in str(script.asked[-2])
+    assert "\n2000\n" in script.last_heard
 
 
 async def test_a_cancelled_loop_leaves_nothing_running(door: McpDoor) -> None:

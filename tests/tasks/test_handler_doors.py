@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
+from tests.agent.anthropic_server import AnthropicServer, blocks_of
 from tests.agent.openai_server import OpenAIServer, call, last_tool_text
 from tests.doors.conftest import has_bubblewrap, need
 from tests.doors.terminals import KAKOI, PATIENCE_S
 from tests.tasks.hosting import PYTHON, containers, docker, wait_until
-from tests.tasks.hub import BROKEN, MENDED, PULL, RUN_TESTS, Hub, a_hub, git, make_project
+from tests.tasks.hub import BROKEN, MENDED, PULL, RUN_TESTS, Hub, a_hub, a_lab, git, make_project
 from tests.tasks.trackers import TOKEN
 
 KEY = "a-key-that-nobody-may-see-0123456789"
@@ -160,6 +161,32 @@ def test_a_file_is_done_in_a_folder_and_pushed(tmp_path: Path, sandbox: str) -> 
     lines = (tmp_path / "state" / "audit.jsonl").read_text().splitlines()
     audit = [json.loads(line) for line in lines]
     assert {each["sandbox"] for each in audit if each["event"] == "ended"} == {sandbox}
+
+
+def test_an_issue_of_gitlab_is_done_by_anthropics_format_in_a_folder(tmp_path: Path) -> None:
+    need("bubblewrap", is_there=has_bubblewrap())
+    with a_lab(tmp_path / "srv") as lab, AnthropicServer(*SCRIPT).listening() as model:
+        environ = {
+            "KAKOI_MODEL": "anthropic:scripted",
+            "KAKOI_TASK_PLACE": "folder",
+            "KAKOI_SANDBOX": "bubblewrap",
+            **lab.environ,
+        }
+        run = Runner(tmp_path, model.url, environ)
+        status, told, err = run("run", lab.issue, "--json")
+        assert status == 0, err
+        (result,) = told
+        assert lab.file(result["branch"], "adder.py") == MENDED
+        (request,) = lab.new_pulls()
+        assert result["url"] == f"{lab.web}/group/sub/project/-/merge_requests/{request['iid']}"
+        assert (request["source_branch"], request["target_branch"]) == (result["branch"], "trunk")
+        assert lab.stage() == "done"
+        assert result["url"] in lab.said()[0]
+        last = blocks_of(model.requests[-1]["messages"][-1])
+        assert "OK" in json.dumps(last)
+        for secret in (TOKEN, KEY):
+            assert secret not in run.written() + err + json.dumps(told) + lab.everything_said()
+            assert secret not in json.dumps(model.requests)
 
 
 def test_what_cannot_be_a_task_is_said_in_words(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from kakoi.errors import (
 from kakoi.process.executor import ProcessExecutor
 from kakoi.tasks.checkout import CloneError, CloneOptions, our_git
 from kakoi.tasks.handler import Agent, Handled, HandlerOptions, TaskHandler
-from kakoi.tasks.task import Task
+from kakoi.tasks.task import Task, uuid_of
 from kakoi.tasks.values import ContainerInfo
 from tests.tasks.hub import Hub, Lab, a_hub, a_lab
 from tests.tasks.trackers import TOKEN, Reply
@@ -112,6 +112,16 @@ async def test_a_request_is_told_and_labelled_too(tracker: Hub | Lab, tmp_path: 
     result = await handled(tracker, NoPlace(WHY[0]), tmp_path, key=tracker.pull)
     assert result.stage == tracker.stage(8) == "error"
     assert "cannot connect" in tracker.said(8)[0]
+
+
+async def test_an_environment_that_cannot_be_made_does_not_cost_the_work_of_before(
+    tracker: Hub | Lab, tmp_path: Path
+) -> None:
+    kept = tmp_path / "transcripts" / f"{uuid_of(tracker.issue)}.patch"
+    kept.parent.mkdir()
+    kept.write_bytes(b"the work of an hour")
+    assert (await handled(tracker, NoPlace(WHY[0]), tmp_path)).stage == "error"
+    assert kept.read_bytes() == b"the work of an hour"
 
 
 @pytest.mark.parametrize("kind", [SandboxError, CloneError, RuntimeError, OSError])

@@ -113,3 +113,13 @@ async def test_a_task_that_is_unassigned_stops(house: House, lab: Lab, owner: st
     assert handled.stage == lab.stage() == "stopped"
     assert sorted(lab.branches()) == ["feature", "trunk"]
     assert containers(owner) == []
+
+
+async def test_a_model_cannot_make_ci_run_what_it_wrote(house: House, lab: Lab) -> None:
+    evil = call("write_file", path=".gitlab-ci.yml", content="x: {script: [env]}\n")
+    script = Script(MEND, evil, done("mended"))
+    handled = await house.handle(script=script)
+    assert handled.stage == lab.stage() == "error"
+    assert "'.gitlab-ci.yml'" in lab.said()[0]
+    assert sorted(lab.branches()) == ["feature", "trunk"]
+    assert "`.gitlab-ci.yml`" in script.instructions

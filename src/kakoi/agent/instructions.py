@@ -10,6 +10,8 @@ from kakoi.agent.prompt import with_command_executor
 from kakoi.policy.rules import Policy
 
 _LONGEST_TASK: Final = 200_000
+_LONGEST_BODY: Final = 100_000
+_LONGEST_COMMENT: Final = 20_000
 # Where spec A's text has the project.
 _PROJECT: Final = "/workspace/project/"
 _ROLE: Final = """\
@@ -69,14 +71,31 @@ def system_prompt(briefing: Briefing) -> str:
 
 
 def task_prompt(title: str, body: str, comments: Sequence[str] = ()) -> str:
-    """The task as the model is told it; whoever wrote it cannot end the quotation."""
-    parts = [f"# {' '.join(title.split())}" if title.strip() else "", body.strip()]
-    parts += [f"## Comment\n\n{comment.strip()}" for comment in comments]
-    text = "\n\n".join(part for part in parts if part)
+    """The task as the model is told it; whoever wrote it cannot end the quotation.
+
+    What is too long is cut. Of many comments the last ones stay: nobody can flood them away.
+    """
+    heading = f"# {' '.join(title.split())}" if title.strip() else ""
+    head = "\n\n".join(part for part in (heading, _cut(body.strip(), _LONGEST_BODY)) if part)
+    room = _LONGEST_TASK - len(head)
+    kept: list[str] = []
+    for comment in reversed(comments):
+        text = f"## Comment\n\n{_cut(comment.strip(), _LONGEST_COMMENT)}"
+        if len(text) > room:
+            break
+        room -= len(text)
+        kept.insert(0, text)
+    if missing := len(comments) - len(kept):
+        kept.insert(0, f"[{missing} earlier comments are left out]")
+    text = "\n\n".join(part for part in (head, *kept) if part)
     text = re.sub(r"<(?=/?task\b)", "&lt;", text, flags=re.IGNORECASE)
-    if len(text) > _LONGEST_TASK:
-        text = f"{text[:_LONGEST_TASK]}\n[… {len(text) - _LONGEST_TASK} characters left out]"
     return f"Do this task:\n\n<task>\n{text}\n</task>"
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]}\n[… {len(text) - longest} characters left out]"
 
 
 def _first_sentence(doc: str) -> str:

@@ -84,6 +84,7 @@ def task_handler(
             check_s=tasks.sources.check_seconds,
             max_attempts=tasks.queue.max_attempts,
             keep_s=tasks.keep_seconds,
+            protected=tasks.protected_paths,
         ),
         clock=now,
         git=host_git(settings),

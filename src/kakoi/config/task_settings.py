@@ -7,7 +7,7 @@ from typing import Final
 from kakoi.config.kinds import COUNT, FLAG, FROM_ZERO, NUMBER, TEXT, TEXTS, choice
 from kakoi.config.setting import described
 from kakoi.tasks.sources.labels import Labels
-from kakoi.tasks.task import DEFAULT_IMAGE
+from kakoi.tasks.task import DEFAULT_IMAGE, PROTECTED
 
 _LABELS: Final = Labels()
 
@@ -182,6 +182,11 @@ class TaskSection:
         30.0,
         NUMBER,
         "What a task has changed is kept at most so often, for whoever goes on after a `kill -9`.",
+    )
+    protected_paths: tuple[str, ...] = described(
+        PROTECTED,
+        TEXTS,
+        "Files and folders of a project that no task may change: what CI does on its own machines.",
     )
     author_name: str = described("kakoi", TEXT, "Who commits what was done.")
     author_email: str = described("kakoi@localhost", TEXT, "The address of who commits.")

@@ -192,11 +192,18 @@ class Delivery:
 
 
 async def push(
-    git: OurGit, work: Work, *, repository: str, branch: str, credential: Credential | None = None
+    git: OurGit,
+    work: Work,
+    *,
+    repository: str,
+    branch: str,
+    credential: Credential | None = None,
+    protected: Sequence[str] = (),
 ) -> None:
     """Push `work` to a branch, which may only move forward; PushError says why it did not.
 
     `credential` is for fetching what the work is based on, and for the push.
+    `protected`: files, and folders, that must be as they were.
     """
     remote = parse_remote(repository)
     own = remote.credential
@@ -213,6 +220,7 @@ async def push(
             *(str(bundle), f"+HEAD:{_WORK}"),
         )
         await steps.here("-C", bare, "merge-base", "--is-ancestor", _BASE, _WORK)
+        await steps.spare(protected)
         await steps.there(
             "push", "--quiet", "--no-verify", remote.url, f"{_WORK}:refs/heads/{branch}"
         )
@@ -227,7 +235,7 @@ class _Steps:
         self._remote = remote
         self._credential = credential
 
-    async def here(self, *argv: str) -> None:
+    async def here(self, *argv: str) -> ProcessResult:
         """Without the network, and without any secret."""
         done = await self._git.run(argv)
         if done.exit_code != 0:
@@ -235,6 +243,21 @@ class _Steps:
                 f"what was done is no change of the project: {_last_line(done.stderr)}",
                 details={"stderr": done.stderr[-2000:]},
                 hint="was its history rewritten? Commits may only be added",
+            )
+        return done
+
+    async def spare(self, protected: Sequence[str]) -> None:
+        """See that the work leaves these files and folders as they were, however they are spelt."""
+        kept = [f":(top,icase,literal){path.strip('/')}" for path in protected if path.strip("/")]
+        if not kept:
+            return
+        listed = ("diff", "--name-only", "--no-renames", "-z", _BASE, _WORK, "--", *kept)
+        touched = (await self.here("-C", self._bare, *listed)).stdout.split("\0")[0]
+        if touched:
+            raise PushError(
+                f"the change touches {touched!r:.200}, which machines of the project obey before"
+                " a person has read it",
+                hint="have a person change it; tasks.protected_paths says what is kept from us",
             )
 
     async def there(self, *argv: str) -> None:

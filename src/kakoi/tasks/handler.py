@@ -33,7 +33,7 @@ from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential
 from kakoi.tasks.resuming import earlier_turns, note
 from kakoi.tasks.sources.source import Change, TaskSource, mark
-from kakoi.tasks.task import Task
+from kakoi.tasks.task import PROTECTED, Task
 from kakoi.tasks.telling import (
     Handled,
     branch_name,
@@ -42,6 +42,7 @@ from kakoi.tasks.telling import (
     request_body,
     request_title,
     tell,
+    with_protected,
     words_of,
 )
 from kakoi.tasks.unfinished import Keeping, Unfinished
@@ -108,6 +109,7 @@ class HandlerOptions:
 
     `check_s`: the tracker is asked at most so often if a task is still wanted.
     `max_attempts`: a task that was begun so often without an end is not begun again.
+    `protected`: paths of a project that may not be changed.
     `keep_s`: what was changed is kept at most so often, in `transcripts`, until the task ends.
     """
 
@@ -117,6 +119,7 @@ class HandlerOptions:
     check_s: float = 10.0
     max_attempts: int = 5
     keep_s: float = 30.0
+    protected: tuple[str, ...] = PROTECTED
 
 
 class TaskHandler:
@@ -158,7 +161,7 @@ class TaskHandler:
             _log.error("the task %s failed, and that is a defect of kakoi\n%s", task.key, where)
             handled = Handled(stage="error", error=f"kakoi failed: {type(error).__name__}")
         handled = self._without_secrets(handled)
-        if handled.stage != "paused":
+        if handled.ended is not None and handled.stage != "paused":
             self._unfinished(task).discard()
         await finish(tell(source, task, handled, self._safe(comment_of(handled))))
         return handled
@@ -199,7 +202,7 @@ class TaskHandler:
                         policy=tightened.policy,
                         offers=tools.offers,
                         template=None if template is None else _text(template),
-                        rules=rules.text,
+                        rules=with_protected(rules.text, self._options.protected),
                         problems=tools.problems,
                     )
                     handled = await self._loop(task, watched, tools, briefing, earlier)
@@ -223,6 +226,7 @@ class TaskHandler:
             earlier_turns, self._options.transcripts, task_uuid=task.uuid, key=task.key
         )
         if not turns:
+            self._unfinished(task).discard()  # Of another beginning.
             return ()
         return (*turns, note(is_back=await self._unfinished(task).bring_back(delivery)))
 
@@ -271,6 +275,7 @@ class TaskHandler:
             repository=task.repository,
             branch=branch,
             credential=self._credential_for(task.repository),
+            protected=self._options.protected,
         )
         handled = replace(handled, branch=branch)
         if task.kind == "pull_request":

@@ -10,6 +10,12 @@ from kakoi.runner.commands import check_type
 
 PREFIX = "coding-agent-exec-"
 DEFAULT_IMAGE = "coding-agent-executor:latest"
+# What servers obey on every branch as soon as it is pushed, with the secrets of the project.
+PROTECTED = (
+    *(".github/workflows", ".gitea/workflows", ".forgejo/workflows"),
+    *(".gitlab-ci.yml", ".gitlab/ci", ".circleci", ".travis.yml"),
+    *("azure-pipelines.yml", "bitbucket-pipelines.yml", "Jenkinsfile"),
+)
 Kind = Literal["issue", "pull_request"]
 State = Literal["open", "closed"]
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -125,3 +125,12 @@ def words_of(comments: tuple[Comment, ...]) -> list[str]:
         for each in comments
         if not each.body.startswith(_OURS)
     ]
+
+
+def with_protected(rules: str, protected: tuple[str, ...]) -> str:
+    """A project's rules for a model, and what it may not change: else it learns that at the end."""
+    if not protected:
+        return rules
+    named = ", ".join(f"`{path}`" for path in protected)
+    ours = f"Whoever runs you adds: leave these as they are, or your work is refused: {named}"
+    return f"{rules}\n\n{ours}".strip()
