@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from kakoi.conformance.asking import PATIENCE_S, seen, until
+from kakoi.conformance.asking import PATIENCE_S, seen
 from kakoi.sandbox.adapter import SandboxAdapter
 
 # The mark comes on stdin, so that the one who looks does not find itself. All in one first: to
@@ -42,13 +42,6 @@ def alive_outside(mark: str) -> list[str]:
 async def alive(sandbox: SandboxAdapter, mark: str) -> list[str]:
     """Both, at this moment."""
     return alive_outside(mark) + await alive_inside(sandbox, mark)
-
-
-async def until_dead(mark: str) -> None:
-    async def dead() -> bool:
-        return not alive_outside(mark)
-
-    await until(dead, f"all of {mark} is dead")
 
 
 def _processes() -> list[Path]:

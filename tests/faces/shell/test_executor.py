@@ -9,13 +9,13 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import kakoi.shell
 from kakoi.audit import Event, read
+from kakoi.conformance.watching import alive_outside
 from kakoi.errors import (
     ConfigurationError,
     EmptyCommandError,
@@ -199,23 +199,21 @@ async def test_a_program_that_cannot_be_started_says_why(
 
 @pytest.mark.requirement("D-019", "X-02")
 async def test_out_of_time_everything_is_dead(workspace: Path) -> None:
-    executor = ShellExecutor(["sleep", "echo", "touch"], timeout=1)
+    mark = f"600.{int.from_bytes(os.urandom(6), 'big')}"
+    executor = ShellExecutor(["sleep", "echo"], timeout=1)
     with pytest.raises(TimeoutError, match=r"^Command timed out after 1s$") as raised:
-        await executor.exec("echo begun; (sleep 3; touch survived) & sleep 60")
+        await executor.exec(f"echo begun; (sleep {mark}; echo) & sleep {mark}")
+    assert alive_outside(mark) == []
     assert isinstance(raised.value, builtins.TimeoutError)
     assert isinstance(raised.value, ExecutionError)
     assert isinstance(raised.value, SandboxError)
     assert raised.value.details["stdout"] == "begun\n"
-    done = await ShellExecutor(["ls", "sleep"]).exec("sleep 3; ls")
-    assert done.stdout == ""
 
 
 @pytest.mark.requirement("D-049")
 async def test_a_command_that_waits_for_input_ends(workspace: Path) -> None:
-    started = time.monotonic()
     result = await ShellExecutor(timeout=60).exec("cat; echo done")
     assert result.stdout == "done\n"
-    assert time.monotonic() - started < 30
 
 
 async def test_a_cancelled_call_has_ended_its_command(workspace: Path) -> None:
