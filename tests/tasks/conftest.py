@@ -16,6 +16,7 @@ from kakoi.process.executor import ProcessExecutor
 from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.reaching import MakeProxy
+from tests.images.conftest import full_image as full_image  # One with go and Java, too.
 from tests.images.conftest import image as image  # One with pip and npm; built if need be.
 from tests.tasks.hosting import PYTHON, GitServer, containers, docker, now, start_server
 

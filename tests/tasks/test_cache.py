@@ -1,13 +1,9 @@
 """Downloads that tasks share: a copy for each, and no way from a task to another's."""
 
-import base64
-import hashlib
-import io
 import json
 import subprocess
 import sys
 import uuid
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,141 +14,117 @@ from kakoi.errors import SandboxError
 from kakoi.tasks.caching import FOLDERS, Cache
 from kakoi.tasks.dependencies import Step, steps_for
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import PYTHON, a_repository, a_task, containers, docker, wait_until
+from tests.tasks.hosting import a_repository, a_task, containers, docker
+from tests.tasks.registries import Registry, start_registry
 
 pytestmark = pytest.mark.anyio
 
-# One package, one page about it, and a note of each file that was fetched.
-SERVER = """
-import http.server, sys, base64
-wheel = base64.b64decode(sys.argv[1])
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        page = b'<a href="/files/shared_thing-1.0-py3-none-any.whl">shared_thing-1.0-py3-none-any.whl</a>'
-        body = wheel if self.path.startswith("/files/") else page
-        print("fetched" if body is wheel else "asked", flush=True)
-        self.send_response(200)
-        self.send_header("Content-Type", "application/zip" if body is wheel else "text/html")
-        self.send_header("Cache-Control", "max-age=86400" if body is wheel else "no-cache")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *words):
-        pass
-print("up", flush=True)
-http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
-"""
 
-
-def a_wheel() -> bytes:
-    data = io.BytesIO()
-    info = "shared_thing-1.0.dist-info"
-    files = {
-        "shared_thing.py": "word = 'genuine'\n",
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: shared-thing\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    lines = []
-    for name, text in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
-        lines.append(f"{name},sha256={digest.decode()},{len(text)}")
-    files[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,", ""])
-    with zipfile.ZipFile(data, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    return data.getvalue()
-
-
-@dataclass(frozen=True)
-class Index:
-    name: str
-    host: str
-
-    @property
-    def requirements(self) -> str:
-        return f"--index-url http://{self.host}:8080/simple\n--trusted-host {self.host}\nshared-thing==1.0\n"
-
-    def fetched(self) -> int:
-        return docker("logs", self.name).split().count("fetched")
+@pytest.fixture
+def registry(owner: str) -> Iterator[Registry]:
+    started = start_registry(owner)
+    yield started
+    docker("rm", "-f", "-v", started.name)
 
 
 @pytest.fixture
-def index(owner: str) -> Iterator[Index]:
-    name = f"kakoi-index-{uuid.uuid4()}"
-    wheel = base64.b64encode(a_wheel()).decode()
-    args = ["run", "-d", "--name", name, "--label", f"kakoi.owner={owner}", PYTHON]
-    docker(*args, "python3", "-c", SERVER, wheel)
-    form = "{{.NetworkSettings.IPAddress}}"
-    wait_until(lambda: "up" in docker("logs", name))
-    yield Index(name, docker("container", "inspect", "--format", form, name))
-    docker("rm", "-f", "-v", name)
+def its_image(full_image: str, registry: Registry) -> Iterator[str]:
+    """The full image, as a user has it whose go asks a registry of their own."""
+    name = f"kakoi-test-registry:{uuid.uuid4()}"
+    text = (
+        f"FROM {full_image}\nENV GOPROXY=http://{registry.host}/go GOSUMDB=off GOFLAGS=-mod=mod\n"
+    )
+    docker("build", "--quiet", "--label", "kakoi.owner=test", "--tag", name, "-", stdin=text)
+    yield name
+    docker("image", "rm", name)
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A package manager: its cache, the step for a project, and what uses the package there."""
+
+    name: str
+    step: str
+    use: str
+
+    def files(self, registry: Registry) -> dict[str, str]:
+        return {
+            "requirements.txt": registry.python,
+            "package.json": registry.node,
+            "package-lock.json": registry.locked_node,
+            "go.mod": registry.go,
+        }[self.step]
+
+
+NODE = "cd project && node -p 'require(\"shared-thing\")'"
+KINDS = [
+    Kind(
+        "pip", "requirements.txt", "~/.venv/bin/python -c 'import shared_thing as x; print(x.word)'"
+    ),
+    Kind("npm", "package.json", NODE),
+    Kind("npm", "package-lock.json", NODE),
+    Kind("go", "go.mod", "cd project && GOPROXY=off go run . 2>&1"),
+]
+# In every file, under every name; and a package that was packed is unpacked by nobody.
 POISON = """
-import os, pathlib
-for folder, folders, files in os.walk(os.path.expanduser("~/.cache/pip")):
+import os, pathlib, sys
+changed = 0
+for folder, folders, files in os.walk(os.path.expanduser("~/" + sys.argv[1])):
     for name in files:
         path = pathlib.Path(folder, name)
         path.chmod(0o644)
-        path.write_bytes(path.read_bytes().replace(b"genuine", b"evil!!!"))
+        path.write_bytes(path.read_bytes()[::-1] + b"evil")
+        changed += 1
+print(changed)
 """
-USE = "~/.venv/bin/python -c 'import shared_thing; print(shared_thing.word)'"
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=[each.step for each in KINDS])
 async def test_a_task_has_what_was_downloaded_before_and_cannot_change_it_for_the_next(
-    make: Make,
-    image: str,
-    index: Index,
-    tmp_path: Path,
+    make: Make, its_image: str, registry: Registry, tmp_path: Path, kind: Kind
 ) -> None:
-    repository = a_repository(tmp_path / "p", {"requirements.txt": index.requirements})
+    repository = a_repository(tmp_path / "p", kind.files(registry))
     cache = Cache(tmp_path / "cache")
-    filler = make(image=image, install_dependencies=False)
-    (step,) = steps_for(["requirements.txt"])
+    filler = make(image=its_image, install_dependencies=False)
+    (step,) = steps_for(list(kind.files(registry)))
+    assert step.file == kind.step
     async with filler.open(a_task(repository)) as info:
         channel = await filler.find(info.container_id).adapter.channel()
-        assert await cache.fill(channel, step) == cache.sizes()["pip"] > 0
-    assert index.fetched() == 1
-    kept = (tmp_path / "cache" / "pip.tar").read_bytes()
-    manager = make(image=image, cache=cache)
-    for number in range(3):
+        assert await cache.fill(channel, step) == cache.sizes()[kind.name] > 0
+        # Nothing of what was downloaded has been run.
+        assert docker("exec", info.name, "ls", "/workspace/tmp").find("script-was-run") == -1
+    assert registry.fetched() == 1
+    kept = (tmp_path / "cache" / f"{kind.name}.tar").read_bytes()
+    manager = make(image=its_image, cache=cache)
+    for number in range(2):
         async with manager.open(a_task(repository)) as info:
             assert [each.ok for each in info.installed] == [True], info.installed
-            word = docker("exec", "-u", "agent", info.name, "sh", "-c", USE)
-            assert word == "genuine", number
-            docker("exec", "-u", "agent", info.name, "python3", "-c", POISON)
-            stays = docker(
-                "exec",
-                "-u",
-                "agent",
-                info.name,
-                "sh",
-                "-c",
-                "grep -rl evil!!! ~/.cache/pip | wc -l",
-            )
-            assert int(stays) >= 1  # It has done what it could.
+            inside = ["exec", "-u", "agent", "-w", "/workspace", info.name]
+            assert docker(*inside, "sh", "-c", kind.use) == "genuine", number
+            # It does what it can to what the next one could be given.
+            assert int(docker(*inside, "python3", "-c", POISON, FOLDERS[kind.name])) > 0
             mounts = json.loads(docker("inspect", "--format", "{{json .Mounts}}", info.name))
             assert [each for each in mounts if "cache" in each["Destination"]] == []
             assert [each for each in mounts if str(tmp_path) in each["Source"]] == []
-    assert index.fetched() == 1  # Nobody had to download it again.
-    assert (tmp_path / "cache" / "pip.tar").read_bytes() == kept
+    assert registry.fetched() == 1  # Nobody had to download it again.
+    assert (tmp_path / "cache" / f"{kind.name}.tar").read_bytes() == kept
 
 
 async def test_a_broken_or_strange_cache_costs_a_task_nothing_but_time(
     make: Make,
     image: str,
-    index: Index,
+    registry: Registry,
     tmp_path: Path,
     owner: str,
 ) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "pip.tar").write_bytes(b"no archive" * 1000)
-    repository = a_repository(tmp_path / "p", {"requirements.txt": index.requirements})
+    repository = a_repository(tmp_path / "p", {"requirements.txt": registry.requirements})
     manager = make(image=image, cache=Cache(tmp_path / "cache"))
     async with manager.open(a_task(repository)) as info:
         assert [each.ok for each in info.installed] == [True], info.installed
-    assert index.fetched() == 1
-    assert containers(owner) == [index.name]
+    assert registry.fetched() == 1
+    assert containers(owner) == [registry.name]
 
 
 async def test_what_cannot_be_downloaded_leaves_the_cache_as_it_was(
