@@ -145,3 +145,14 @@ async def line_from(stream: ProcessStream) -> str:
         assert part, f"it ended: {line!r} {stream.stderr}"
         line += part
     return line.decode().rstrip("\n")
+
+
+def loops() -> dict[str, str]:
+    """Every loop device in use, and its file."""
+    found = {}
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            found[path.parts[3]] = path.read_text().strip()
+        except OSError:
+            continue
+    return found

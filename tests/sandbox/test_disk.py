@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -20,26 +21,16 @@ from kakoi.sandbox.disk import Disk, volume_path
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_checks import Mounted, parse_mounts
 from kakoi.sandbox.docker_cli import DockerSettings, Tag
+from kakoi.sandbox.engine_mounts import gets_our_mounts, why_not_seen
 from kakoi.sandbox.volumes import mounted
 from tests.doors.conftest import has_image, need
-from tests.sandbox.boxes import needs_root
+from tests.sandbox.boxes import loops, needs_root
 from tests.tasks.hosting import wait_until
 
 pytestmark = [pytest.mark.anyio, needs_root]
 IMAGE = "kakoi-test:base"
 LIMITS = Limits(disk_bytes=32 * MIB)
 SMALL = Disk(volume_bytes=8 * MIB, tops=("/tmp", "/w"), below={"/tmp": [], "/w": ["a", "a/b"]})
-
-
-def loops() -> dict[str, str]:
-    """Every loop device in use, and its file."""
-    found = {}
-    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            found[path.parts[3]] = path.read_text().strip()
-        except OSError:
-            continue
-    return found
 
 
 def mounts() -> str:
@@ -70,6 +61,42 @@ async def device_of(sandbox: DockerAdapter) -> tuple[str, str]:
     found = re.match(r"/dev/(loop\d+) ", said.stdout)
     assert found is not None
     return found[1], loops()[found[1]]
+
+
+# --- Who sees it -------------------------------------------------------------------------------
+
+ROOT_SHARED = "21 1 8:1 / / rw shared:1 - ext4 /dev/sda rw"
+RUN_SHARED = "22 21 0:5 / /run rw shared:9 - tmpfs tmpfs rw"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "is_seen"),
+    [
+        ([ROOT_SHARED, RUN_SHARED], True),
+        (
+            ["31 1 8:1 / / rw master:1 - ext4 x rw", "32 31 0:5 / /run rw master:9 - tmpfs x rw"],
+            True,
+        ),
+        (["31 1 8:1 / / rw master:1 - ext4 x rw", "32 31 0:5 / /run rw - tmpfs x rw"], False),
+        (["31 1 8:1 / / rw - ext4 x rw"], False),
+        # Another one at the same place, above the one that would get it.
+        ([ROOT_SHARED, RUN_SHARED, "33 21 0:6 / /run rw shared:77 - tmpfs x rw"], False),
+        # What begins alike is another place.
+        ([ROOT_SHARED, RUN_SHARED, "33 22 0:6 / /run/kak rw shared:77 - tmpfs x rw"], True),
+    ],
+)
+def test_what_we_mount_is_seen_where_mounts_are_shared(theirs: list[str], *, is_seen: bool) -> None:
+    ours = "\n".join([ROOT_SHARED, RUN_SHARED])
+    assert gets_our_mounts(ours, "\n".join(theirs), "/run/kakoi/volumes") is is_seen
+
+
+def test_an_engine_beside_us_sees_what_we_mount(tmp_path: Path) -> None:
+    address = str(tmp_path / "socket")
+    assert why_not_seen(address, "/run") == ""  # Nobody is there.
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(address)
+        line.listen()
+        assert why_not_seen(address, "/run") == ""  # We are there ourselves.
 
 
 # --- Mounted for a moment ----------------------------------------------------------------------

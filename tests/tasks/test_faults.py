@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.errors import EnvironmentUnavailableError, KakoiError, SandboxError
+from kakoi.errors import EnvironmentUnavailableError, KakoiError, LimitError, SandboxError
 from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import ProcessResult, SpawnOptions
+from kakoi.runner.commands import MIB
 from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
@@ -38,6 +39,7 @@ from tests.tasks.own_engine import OwnEngine
 pytestmark = pytest.mark.anyio
 
 _OPTIONS = SpawnOptions()
+_LIMITS = Limits()
 # What only looks at something: an engine that is back by then has nothing to tell.
 LOOKING = ("docker container", "docker image", "docker info")
 Fault = Callable[[], Awaitable[None]]
@@ -122,7 +124,12 @@ def own_engine(engine: None) -> Iterator[OwnEngine]:
 
 
 def manager_of(
-    own: OwnEngine, *, at: int | str = 0, before: Fault = nothing, after: Fault = nothing
+    own: OwnEngine,
+    *,
+    at: int | str = 0,
+    before: Fault = nothing,
+    after: Fault = nothing,
+    limits: Limits = _LIMITS,
 ) -> Steps:
     """A manager on that engine; see `Breaking` and `Steps`."""
     executor = Breaking()
@@ -131,9 +138,7 @@ def manager_of(
     options = EnvironmentOptions(
         image=PYTHON,
         network="bridge",  # Where the server of git is.
-        limits=Limits(
-            disk_bytes=None
-        ),  # The engine has mounts of its own, and sees no disk of ours.
+        limits=limits,
     )
     return Steps(options, clock=now, owner="test", executor=executor, engine_env=env)
 
@@ -155,6 +160,21 @@ def left_of(own: OwnEngine) -> dict[str, object]:
     }
 
 
+def breaks(own: OwnEngine, mended: str) -> tuple[Fault, Fault]:
+    """What stops the engine before a step, and what starts it after that, if it was not at once."""
+
+    async def stop() -> None:
+        await asyncio.to_thread(own.stop)
+        if mended == "at once":
+            await asyncio.to_thread(own.start)
+
+    async def start() -> None:
+        if mended == "afterwards":
+            await asyncio.to_thread(own.start)
+
+    return stop, start
+
+
 @pytest.mark.parametrize("mended", ["afterwards", "at once"])
 async def test_an_engine_that_stops_at_any_step_leaves_nothing_behind(
     own_engine: OwnEngine, here: str, mended: str
@@ -170,15 +190,7 @@ async def test_an_engine_that_stops_at_any_step_leaves_nothing_behind(
     for wanted in ("docker create", "docker cp", "docker start", "git clone"):
         assert wanted in steps
 
-    async def stop() -> None:
-        await asyncio.to_thread(own_engine.stop)
-        if mended == "at once":
-            await asyncio.to_thread(own_engine.start)
-
-    async def start() -> None:
-        if mended == "afterwards":
-            await asyncio.to_thread(own_engine.start)
-
+    stop, start = breaks(own_engine, mended)
     said = {}
     for number, name in [*enumerate(steps, 1), (0, "clone"), (0, "dependencies")]:
         if mended == "at once" and name in LOOKING:
@@ -193,6 +205,41 @@ async def test_an_engine_that_stops_at_any_step_leaves_nothing_behind(
     # What has lost its container is not called ready.
     assert said[0, "clone"] == said[0, "dependencies"] == SandboxError.code
     assert set(said.values()) <= {"ready", SandboxError.code, EnvironmentUnavailableError.code}
+
+
+@pytest.mark.parametrize("mended", ["afterwards", "at once", "when it is too late"])
+async def test_an_engine_that_stops_at_any_step_of_a_cleanup_is_told_and_swept(
+    own_engine: OwnEngine, here: str, mended: str
+) -> None:
+    clean = left_of(own_engine)
+    stop, start = breaks(own_engine, mended)
+    left, is_over = [], False
+    for number in range(1, 20):
+        manager = manager_of(own_engine, before=stop, after=start)
+        task = a_task(here)
+        assert await prepared(manager, task) == "ready"
+        executor = breaking(manager)
+        executor.at = len(executor.steps) + number
+        async with asyncio.timeout(180):
+            await manager.cleanup(task.uuid)  # It raises nothing: a task that is done stays done.
+        is_over = len(executor.steps) < executor.at  # That was a whole one, and nothing broke.
+        executor.at = 0
+        if mended == "when it is too late" and not is_over:
+            await asyncio.to_thread(own_engine.start)
+        assert manager.active() == []
+        stays = own_engine.docker("ps", "-a", "--format", "{{.Names}}").split()
+        assert manager.leftovers >= set(stays)  # What is left, it has said.
+        left.append(stays)
+        await manager.cleanup_stale_containers()  # A leftover has no age.
+        assert manager.leftovers == set()
+        await manager.close()
+        await asyncio.to_thread(wait_until, lambda: left_of(own_engine) == clean)
+        if is_over:
+            break
+    assert is_over
+    assert len(left) > 2  # At the least it is stopped and removed.
+    assert left[-1] == []
+    assert [] not in left[:-1] or mended != "when it is too late"
 
 
 # --- The container ---------------------------------------------------------------------------
@@ -305,3 +352,27 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_clone_is_said_and_nothing_
     assert "disk_limit" in (failure.value.hint or "")
     assert containers(owner) == []
     assert manager.counters.clone_failures == 1
+
+
+async def test_an_engine_with_mounts_of_its_own_keeps_a_disk_in_memory_or_says_that_it_cannot(
+    own_engine: OwnEngine, here: str
+) -> None:
+    """The disk that would be made for a container is not to be seen there."""
+    usual = manager_of(own_engine)
+    async with usual.open(a_task(here)) as info:
+        holding = usual.find(info.container_id).adapter.holding
+        assert "the engine has mounts of its own" in holding.not_kept["disk_bytes"]
+        assert "memory_bytes" in holding.kept
+    await usual.close()
+    small = manager_of(own_engine, limits=Limits(disk_bytes=32 * MIB))
+    async with small.open(a_task(here)) as info:
+        holding = small.find(info.container_id).adapter.holding
+        assert "sized tmpfs" in holding.kept["disk_bytes"]
+        done = await small.execute(info.container_id, "head -c 40000000 /dev/zero >big")
+        assert "No space left" in done.stderr
+    await small.close()
+    large = manager_of(own_engine, limits=Limits(asked=frozenset({"disk_bytes"})))
+    with pytest.raises(LimitError, match=r"cannot keep disk_bytes .* has mounts of its own"):
+        await large.prepare(a_task(here))
+    await large.close()
+    assert own_engine.docker("ps", "-aq") == ""

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from kakoi.errors import SandboxError
 from kakoi.process.stream import Launch
-from kakoi.sandbox.disk import plan_disk
+from kakoi.sandbox.disk import plan_disk, volume_path
 from kakoi.sandbox.docker_advice import is_conflict
 from kakoi.sandbox.docker_cli import (
     DockerSettings,
@@ -22,8 +22,9 @@ from kakoi.sandbox.docker_cli import (
 )
 from kakoi.sandbox.docker_engine import Engine, Facts, Image, State
 from kakoi.sandbox.docker_users import Choice, choose_user, is_root
+from kakoi.sandbox.engine_mounts import why_not_seen
 from kakoi.sandbox.views import lent, view_path
-from kakoi.sandbox.volumes import held, mounted
+from kakoi.sandbox.volumes import held, mounted, why_not_made
 from kakoi.sandbox.workspace import look_at_workspace, ours_within
 from kakoi.waiting import finish
 
@@ -106,7 +107,8 @@ def _why_no_volume(facts: Facts, engine: Engine) -> str:
         return "only root can make a disk of limited size"
     if engine.program != "docker" or facts.remapped or facts.rootless or not engine.is_local:
         return "no disk of limited size can be made for this engine"
-    return ""
+    why = why_not_made() or why_not_seen(engine.socket, volume_path(""))
+    return f"no disk of limited size can be made: {why}" if why else ""
 
 
 def _check_reach(facts: Facts, engine: Engine) -> None:

@@ -32,6 +32,7 @@ _CALL_S = 60.0
 _PULL_S = 1800.0
 _TRIES = 3
 _PAUSE_S = 0.3
+_SOCKET: Final = "/var/run/docker.sock"
 _OLDEST = (20, 10)
 _FACTS = {
     "docker": "{{.NCPU}} {{json .SecurityOptions}}",
@@ -149,6 +150,11 @@ class Engine:
     def is_local(self) -> bool:
         """Does it run on this machine, as far as its address says?"""
         return self._env.get("DOCKER_HOST", "unix://").startswith("unix://")
+
+    @property
+    def socket(self) -> str:
+        """Where an engine of this machine listens."""
+        return self._env.get("DOCKER_HOST", "").removeprefix("unix://") or _SOCKET
 
     # --- The engine itself -------------------------------------------------------------------
 

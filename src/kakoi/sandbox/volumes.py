@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
@@ -15,6 +16,15 @@ VOLUME: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "proces
 # On a disk, as that is what it stands for; /tmp is in memory on many machines.
 _FOLDER: Final = "/var/tmp"  # noqa: S108
 _TIMEOUT_S: Final = 60.0
+# Where volume.py looks.
+_PROGRAMS: Final = "/usr/sbin:/sbin:/usr/bin"
+
+
+def why_not_made() -> str:
+    """What this machine lacks for such a disk; empty if nothing."""
+    if not os.path.exists("/dev/loop-control"):
+        return "there are no loop devices here"
+    return "" if shutil.which("mkfs.ext4", path=_PROGRAMS) else "mkfs.ext4 is not installed"
 
 
 @contextlib.asynccontextmanager
