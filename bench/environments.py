@@ -1,10 +1,11 @@
 """What the environment of a task costs: prepared cold and from the pool, used, many at once, gone.
 
-    python bench/environments.py [--image IMAGE] [--at-once N] [--save]
+    python bench/environments.py [--image IMAGE] [--at-once N...] [--save]
 
 Needs a Docker engine and an image with git. Everything is a ratio to bare `docker` and `git` in
-the same run: `docker run` plus `git clone` over HTTP from a server in another container.
-`--save` adds the table to bench/results/.
+the same run: `docker run` plus `git clone` over HTTP from a server in another container. Of many
+at once there is a second ratio: what one of them costs, against one of the fewest. It stays at 1.0
+where the cost grows with their number and no faster. `--save` adds the table to bench/results/.
 """
 
 import argparse
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from _saving import save
 
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
-from kakoi.tasks.task import Task, container_name
+from kakoi.tasks.task import Task
 from tests.tasks.hosting import GitServer, containers, docker, start_server
 
 TIMES = 5
@@ -47,6 +49,11 @@ async def p50(work: Callable[[], Awaitable[object]], times: int = TIMES) -> floa
         await work()
         samples.append((time.perf_counter() - start) * 1000)
     return statistics.median(samples)
+
+
+async def once(work: Callable[[], Awaitable[object]]) -> float:
+    """Milliseconds."""
+    return await p50(work, 1)
 
 
 async def bare(*args: str) -> None:
@@ -118,27 +125,63 @@ class Bench:
         self.rows.append(("execute `true`", f"{p50_ours:.1f} ms", ratio))
         await manager.cleanup(task.uuid)
 
-    async def at_once(self, count: int) -> None:
+    async def at_once(self, counts: Sequence[int]) -> None:
+        """Each number of them at once, bare and ours, one after the other."""
+        first: Costs | None = None
+        for count in counts:
+            costs = Costs(count, await self.bare_at_once(count), *await self.ours_at_once(count))
+            first = first or costs
+            self.row(f"bare: {count} at once", costs.bare)
+            self.growth(first, costs, "bare")
+            self.row(f"prepare {count} at once", costs.prepare, costs.bare, "bare")
+            self.growth(first, costs, "prepare")
+            self.row(f"clean {count} up at once", costs.cleanup)
+            self.growth(first, costs, "cleanup")
+
+    def growth(self, first: "Costs", costs: "Costs", what: str) -> None:
+        """Add to the last row how the cost of one has grown since the fewest."""
+        if costs.count == first.count:
+            return
+        times = costs.of_one(what) / first.of_one(what)
+        said, value, ratio = self.rows[-1]
+        grown = f"each {times:.2f} x one of {first.count}"
+        self.rows[-1] = (said, value, f"{ratio}, {grown}" if ratio else grown)
+
+    async def bare_at_once(self, count: int) -> float:
+        names = [f"bench-{uuid.uuid4()}" for _ in range(count)]
+        taken = await once(lambda: asyncio.gather(*(self.bare_run(name) for name in names)))
+        await asyncio.gather(*(bare("rm", "-f", "-v", name) for name in names))
+        return taken
+
+    async def ours_at_once(self, count: int) -> tuple[float, float]:
         manager = self.manager()
         tasks = [a_task(self.git) for _ in range(count)]
-        names = [container_name(task.uuid) for task in tasks]
-        start = time.perf_counter()
-        await asyncio.gather(*(self.bare_run(name) for name in names))
-        base = (time.perf_counter() - start) * 1000
-        await asyncio.gather(*(bare("rm", "-f", name) for name in names))
-        self.row(f"bare: {count} at once", base)
-        start = time.perf_counter()
-        await asyncio.gather(*(manager.prepare(task) for task in tasks))
-        self.row(f"prepare {count} at once", (time.perf_counter() - start) * 1000, base, "bare")
-        start = time.perf_counter()
-        await asyncio.gather(*(manager.cleanup(task.uuid) for task in tasks))
-        self.row(f"clean {count} up at once", (time.perf_counter() - start) * 1000)
+        prepared = await once(lambda: asyncio.gather(*(manager.prepare(task) for task in tasks)))
+        cleaned = await once(
+            lambda: asyncio.gather(*(manager.cleanup(task.uuid) for task in tasks))
+        )
+        await manager.close()
+        return prepared, cleaned
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Milliseconds for so many environments at once."""
+
+    count: int
+    bare: float
+    prepare: float
+    cleanup: float
+
+    def of_one(self, what: str) -> float:
+        taken: float = getattr(self, what)
+        return taken / self.count
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--image", default="kakoi-test:python")
-    parser.add_argument("--at-once", type=int, default=10)
+    parser.add_argument("--at-once", type=int, nargs="+", default=[10, 25, 50])
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     try:
@@ -151,7 +194,7 @@ def main() -> None:
     owner = f"bench-{uuid.uuid4()}"
     try:
         bench = Bench(options.image, owner, start_server(owner))
-        asyncio.run(run(bench, options.at_once))
+        asyncio.run(run(bench, sorted(options.at_once)))
     finally:
         for each in containers(owner):
             docker("rm", "-f", "-v", each)
@@ -161,10 +204,10 @@ def main() -> None:
         save("environments", text)
 
 
-async def run(bench: Bench, count: int) -> None:
+async def run(bench: Bench, counts: Sequence[int]) -> None:
     await bench.preparing()
     await bench.executing()
-    await bench.at_once(count)
+    await bench.at_once(counts)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,10 @@ def another_name() -> str:
     return name
 
 
+def identity_of(image: str) -> str:
+    return docker("image", "ls", "-q", image)
+
+
 @pytest.mark.requirement("A-017", "A-021")
 async def test_a_file_at_the_top_of_a_project_overrides_the_image_and_tightens_the_rest(
     manager: ExecutionEnvironmentManager, tmp_path: Path, owner: str
@@ -167,14 +171,23 @@ async def test_a_project_s_dockerfile_is_built_once_from_its_files_alone(
 async def test_a_build_that_fails_says_its_last_words_and_leaves_nothing(
     manager: ExecutionEnvironmentManager, tmp_path: Path, images: None, owner: str
 ) -> None:
-    text = f"FROM {PYTHON}\nRUN echo about to fail && exit 3\n"
-    files = {".kakoi.yaml": "tasks: {dockerfile: Dockerfile}", "Dockerfile": text}
+    other = f"kakoi-test-{uuid.uuid4()}:latest"
+    docker("build", "-q", "-t", other, "-", stdin=f"FROM {PYTHON}\nLABEL other={other}\n")
+    word = f"kakoi-{uuid.uuid4()}"
+    lines = [f"FROM {PYTHON} AS first", f"LABEL word={word}", "WORKDIR /x"]
+    lines += [f"FROM {PYTHON}", f"LABEL word={word}", "ENV X=1"]
+    # It would have us remove an image of somebody else's.
+    lines += [f"RUN echo ' ---> {identity_of(other)}' && echo about to fail && exit 3", ""]
+    files = {".kakoi.yaml": "tasks: {dockerfile: Dockerfile}", "Dockerfile": "\n".join(lines)}
     before = docker("ps", "-aq").split()
     with pytest.raises(SandboxError, match="returned a non-zero code: 3"):
         await manager.prepare(a_task(a_repository(tmp_path / "p", files)))
     assert containers(owner) == []
     mine = set(docker("ps", "-aq", "--filter", f"ancestor={PYTHON}").split()) - set(before)
     assert not [each for each in mine if "about to fail" in docker("inspect", each)]
+    assert identity_of(other)
+    docker("image", "rm", other)
+    assert docker("image", "ls", "-a", "-q", "--filter", f"label=word={word}") == ""
 
 
 def archive_of(folder: Path, text: str) -> bytes:
@@ -190,7 +203,8 @@ async def test_a_build_is_ended_in_time_and_an_image_that_is_too_big_is_not_kept
     assert engine is not None
     word = f"kakoi-{uuid.uuid4()}"
     slow = archive_of(
-        tmp_path / "slow", f"FROM {PYTHON}\nUSER root\nRUN sleep 600 && echo {word}\n"
+        tmp_path / "slow",
+        f"FROM {PYTHON}\nUSER root\nLABEL word={word}\nRUN sleep 600 && echo {word}\n",
     )
     with pytest.raises(SandboxError, match="was not done with building Dockerfile after 5 s"):
         await ProjectBuilder(engine, BuildLimits(timeout_s=5)).build(slow, "Dockerfile")
@@ -199,6 +213,7 @@ async def test_a_build_is_ended_in_time_and_an_image_that_is_too_big_is_not_kept
         return word not in docker("ps", "-a", "--no-trunc", "--format", "{{.Command}}")
 
     await asyncio.to_thread(wait_until, is_over)
+    assert docker("image", "ls", "-a", "-q", "--filter", f"label=word={word}") == ""
     big = archive_of(tmp_path / "big", f"FROM {PYTHON}\nUSER root\nRUN echo {word} >/x\n")
     with pytest.raises(SandboxError, match="bytes; 1000 are allowed"):
         await ProjectBuilder(engine, BuildLimits(image_bytes=1000)).build(big, "Dockerfile")

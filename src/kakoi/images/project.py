@@ -7,6 +7,7 @@ RUN steps run in containers, but ADD fetches an address with the engine's own ne
 this machine itself. So ADD takes files only, here and in what a base image has for later (ONBUILD).
 """
 
+import asyncio
 import hashlib
 import io
 import json
@@ -39,6 +40,9 @@ _WORDS: Final = frozenset(
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _OF_BUILDS: Final = frozenset((*_PROXIES, *map(str.lower, _PROXIES)))
 _PERIOD_US: Final = 100_000
+_TRIES: Final = 40
+_PAUSE_S: Final = 0.25
+_MADE: Final = re.compile(r"^ ---> ([0-9a-f]{12})$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +98,20 @@ class ProjectBuilder:
             form = ["context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
             host = (await self._engine.must(form, doing="finding the engine")).strip()
             args = ["--config", empty, "--host", host, *self._args(name, dockerfile, key), "-"]
-            done = await self._engine.call(
-                args,
-                doing=f"building {dockerfile}",
-                stdin=context,
-                timeout_s=self._limits.timeout_s,
-            )
+            before = await self._images()
+            try:
+                done = await self._engine.call(
+                    args,
+                    doing=f"building {dockerfile}",
+                    stdin=context,
+                    timeout_s=self._limits.timeout_s,
+                )
+            except SandboxError as error:
+                said = str(getattr(error.__cause__, "details", {}).get("stdout", ""))
+                await self._remove_unfinished(said, before)
+                raise
         if done.exit_code != 0:
+            await self._remove_unfinished(done.stdout, before)
             raise SandboxError(
                 f"building the project's {dockerfile} failed: {end_of(done.stdout + done.stderr)}",
                 hint="does `docker build` work with it, without arguments and secrets?",
@@ -113,6 +124,32 @@ class ProjectBuilder:
                 f"the image of the project's {dockerfile} has {size} bytes; "
                 f"{self._limits.image_bytes} are allowed"
             )
+
+    async def _images(self) -> set[str]:
+        """Every image that there is, unfinished ones as well, as the builder names them."""
+        said = await self._engine.must(["image", "ls", "-a", "-q"], doing="listing images")
+        return set(said.split())
+
+    async def _remove_unfinished(self, said: str, before: set[str]) -> None:
+        """Take away what a build has made that failed; nobody would find it again.
+
+        The labels of an image come with its last step, so these have none. The builder says what
+        it makes; a RUN of the project's can say as much, but knows no name of anything that was
+        not there before, and is not its own.
+        """
+        for each in reversed(_MADE.findall(said)):
+            if each not in before:
+                await self._remove_image(each)
+
+    async def _remove_image(self, identity: str) -> None:
+        """And all that it stands on, as far as nobody else has a use for it."""
+        for _ in range(_TRIES):
+            args = ["image", "rm", identity]
+            done = await self._engine.call(args, doing="removing an image")
+            # A build that is given up ends in the engine, with its container, a little later.
+            if done.exit_code == 0 or "container" not in done.stderr:
+                return
+            await asyncio.sleep(_PAUSE_S)
 
     def _args(self, name: str, dockerfile: str, key: str) -> list[str]:
         limits = self._limits
