@@ -19,6 +19,15 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """A how-to that the menu does not name is at its end, so that nobody can forget it."""
+    (how_to,) = (entry["How to"] for entry in config.nav or () if "How to" in entry)
+    named = {page for entry in how_to for page in entry.values()}
+    written = (f"how-to/{path.name}" for path in sorted((DOCS / "how-to").glob("*.md")))
+    how_to += [page for page in written if page not in named]
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in TOP:
         files.append(File.generated(config, f"project/{name}", abs_src_path=str(ROOT / name)))

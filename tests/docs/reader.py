@@ -98,6 +98,8 @@ class Reader:
         if block.language == "python":
             return self._succeeds(text, argv=[sys.executable, "-W", "error", "-c"])
         if block.language == "yaml":
+            if "apiVersion" in yaml.safe_load(text):
+                return []  # For a cluster; that it is YAML is all that can be told here.
             # Without a file's name they are settings of the reader's own.
             return self._write("~/settings/config.yaml", text)
         if block.language == "json":
