@@ -2,8 +2,9 @@
 
     python bench/walls.py [--save]
 
-Both places are open at once and take turns, so that whatever else the machine does hits both. A
-wall is one entry of `WALLS`: a name, and the two places. `--save` adds the table to bench/results/.
+Both places are open at once and take turns with a bare `true`, so that whatever else the machine
+does hits all of them. A wall is one entry of `WALLS`: a name, and the two places. `--save` adds the
+table to bench/results/.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from dataclasses import replace
 from _saving import save
 
 from kakoi.policy.profiles import load_policy
+from kakoi.process.stream import Launch
 from kakoi.runner.channel import open_channel
 from kakoi.runner.commands import Channel, Command
 from kakoi.runner.delivery import RunnerSettings, python_argv
@@ -32,10 +34,14 @@ from kakoi.sandbox.workspace import look_at_workspace
 TIMES = 150
 STARTS = 6
 Place = Callable[[str], contextlib.AbstractAsyncContextManager[Channel]]
-# A short one; one that opens many files; one that starts many programs.
+# A short one; one that opens many files; one that only asks the kernel; one that starts many
+# programs.
 COMMANDS = {
     "true": Command(command=["true"]),
     "python3 -c 'import json'": Command(command=["python3", "-I", "-c", "import json"]),
+    "100,000 system calls": Command(
+        command=["python3", "-I", "-S", "-c", "import os\nfor _ in range(100000): os.getppid()"]
+    ),
     "sh: 20 programs": Command(command="for i in 1 2 3 4 5 6 7 8 9 10; do ls /usr | wc -l; done"),
 }
 # How often the longer ones are run, as a part of `TIMES`.
@@ -58,18 +64,29 @@ def adapter(make: Callable[[str], SandboxAdapter]) -> Place:
     return opened
 
 
-@contextlib.asynccontextmanager
-async def bubblewrap_without_landlock(workspace: str) -> AsyncIterator[Channel]:
-    """As the adapter starts it, but for the walls."""
-    system = look_at_system()
-    assert system is not None
-    settings = Settings(workspace=look_at_workspace(workspace))
-    launch = build_launch(settings, system, python_argv(system.python))
-    channel = await open_channel(launch, RunnerSettings())
-    try:
-        yield channel
-    finally:
-        await channel.close()
+def bare_bubblewrap(*, seccomp: bool) -> Place:
+    """As the adapter starts it, but without Landlock; and without the filter of calls, if so."""
+
+    @contextlib.asynccontextmanager
+    async def opened(workspace: str) -> AsyncIterator[Channel]:
+        system = look_at_system()
+        assert system is not None
+        settings = Settings(workspace=look_at_workspace(workspace))
+        launch = build_launch(settings, system, python_argv(system.python))
+        channel = await open_channel(launch if seccomp else unfiltered(launch), RunnerSettings())
+        try:
+            yield channel
+        finally:
+            await channel.close()
+
+    return opened
+
+
+def unfiltered(launch: Launch) -> Launch:
+    """The same without `--seccomp`, and without the program that would be handed over for it."""
+    at = launch.argv.index("--seccomp")
+    files = {name: data for name, data in launch.files.items() if name != launch.argv[at + 1]}
+    return replace(launch, argv=[*launch.argv[:at], *launch.argv[at + 2 :]], files=files)
 
 
 NO_LIMITS = Limits(memory_bytes=None, cpus=None, processes=None)
@@ -77,7 +94,8 @@ BUBBLEWRAP = adapter(lambda workspace: BubblewrapAdapter(workspace, limits=NO_LI
 HOST = adapter(lambda workspace: HostAdapter(workspace, warn_on_start=False))
 # Name → the place without the wall, and the one with it.
 WALLS: dict[str, tuple[Place, Place]] = {
-    "Landlock (bubblewrap)": (bubblewrap_without_landlock, BUBBLEWRAP),
+    "seccomp (bubblewrap)": (bare_bubblewrap(seccomp=False), bare_bubblewrap(seccomp=True)),
+    "Landlock (bubblewrap)": (bare_bubblewrap(seccomp=True), BUBBLEWRAP),
     "Landlock and seccomp (host)": (
         HOST,
         adapter(lambda workspace: HostAdapter(workspace, confine=True)),
@@ -99,14 +117,16 @@ async def timed(channel: Channel, command: Command) -> float:
 
 async def cost(
     places: tuple[Place, Place], command: Command, workspace: str
-) -> tuple[float, float]:
-    """Median milliseconds without and with the wall."""
-    samples: list[list[float]] = [[], []]
+) -> tuple[float, float, float]:
+    """Median milliseconds without the wall, with it, and of a bare `true` in between."""
+    samples: list[list[float]] = [[], [], []]
     async with places[0](workspace) as without, places[1](workspace) as walled:
         for _ in range(TIMES if command is COMMANDS["true"] else TIMES // PART):
-            for kept, channel in zip(samples, (without, walled), strict=True):
+            for kept, channel in zip(samples, (without, walled), strict=False):
                 kept.append(await timed(channel, command))
-    return statistics.median(samples[0]) * 1000, statistics.median(samples[1]) * 1000
+            samples[2].append(plain())
+    without_ms, walled_ms, bare_ms = (statistics.median(each) * 1000 for each in samples)
+    return without_ms, walled_ms, bare_ms
 
 
 async def start_cost(places: tuple[Place, Place], workspace: str) -> tuple[float, float]:
@@ -121,26 +141,27 @@ async def start_cost(places: tuple[Place, Place], workspace: str) -> tuple[float
     return statistics.median(samples[0]) * 1000, statistics.median(samples[1]) * 1000
 
 
-def plain_ms() -> float:
-    samples = []
-    for _ in range(TIMES):
-        began = time.perf_counter()
-        subprocess.run(["true"], check=True)
-        samples.append((time.perf_counter() - began) * 1000)
-    return statistics.median(samples)
+def plain() -> float:
+    """Seconds of the plainest way to run a program, among the others: the machine is noisy."""
+    began = time.perf_counter()
+    subprocess.run(["true"], check=True)
+    return time.perf_counter() - began
 
 
 async def measure(workspace: str) -> list[str]:
-    base = plain_ms()
     lines = [f"{'wall':32} {'what':28} {'without':>9} {'with':>9} {'ratio':>6}  to subprocess.run"]
     for name, places in WALLS.items():
-        found = {what: await cost(places, each, workspace) for what, each in COMMANDS.items()}
-        found["open it, first command"] = await start_cost(places, workspace)
-        for what, (without, walled) in found.items():
-            times = f"{without:7.2f}ms {walled:7.2f}ms {walled / without:6.2f}"
-            again = f"{walled / base:8.2f}" if what == "true" else ""
-            lines.append(f"{name:32} {what:28} {times}  {again}".rstrip())
+        for what, command in COMMANDS.items():
+            without, walled, bare = await cost(places, command, workspace)
+            again = f"{walled / bare:8.2f}" if what == "true" else ""
+            lines.append(line(name, what, without, walled, again))
+        lines.append(line(name, "open it, first command", *await start_cost(places, workspace)))
     return lines
+
+
+def line(name: str, what: str, without: float, walled: float, again: str = "") -> str:
+    times = f"{without:7.2f}ms {walled:7.2f}ms {walled / without:6.2f}"
+    return f"{name:32} {what:28} {times}  {again}".rstrip()
 
 
 def main() -> None:
