@@ -169,6 +169,33 @@ tried("execute", lambda: ran(path))
     assert os.listdir(secret.parent) == ["secret"]
 
 
+async def test_nobody_is_told_what_happens_in_directories_outside(
+    confined: Walled, secret: Path
+) -> None:
+    """A watch needs no right that Landlock knows, and it tells names of files."""
+    text = f"""{TRY}
+folder = os.path.dirname(os.environ["SECRET"]).encode()
+def watched(number):
+    fd = called(libc.inotify_init1(0) if number else libc.inotify_init())
+    return called(libc.inotify_add_watch(fd, folder, 0xfff))
+tried("old", lambda: watched(0))
+tried("new", lambda: watched(1))
+tried("fanotify", lambda: called(libc.fanotify_init(0, 0)))
+tried("dnotify", lambda: os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+"""
+    assert outcomes(await confined.python(text, SECRET=str(secret))) == {
+        "old": "ENOSYS",
+        "new": "ENOSYS",
+        "fanotify": "EPERM",
+        "dnotify": "EACCES",
+    }
+    # What waits for a file to grow looks again and again then.
+    follow = (
+        "echo one >f; (sleep 0.2; echo two >>f) & timeout 20 tail -n +1 -f f 2>/dev/null | head -2"
+    )
+    assert await confined.sh(follow) == "one\ntwo\n"
+
+
 async def test_the_workspace_is_worked_in_as_usual(confined: Walled) -> None:
     text = """
 set -e

@@ -14,6 +14,7 @@ from kakoi.sandbox.seccomp import (
     FAMILIES,
     MACHINES,
     SHARED,
+    WATCHING,
     memory_file_filters,
     system_call_filters,
 )
@@ -190,12 +191,21 @@ def test_among_others_no_socket_and_nothing_shared_is_left(machine: str) -> None
 
     assert {said("socket", family) for family in range(64)} == {errno.EAFNOSUPPORT}
     assert {said(name) for name in SHARED} == {errno.EPERM}
+    assert {said(name) for name in WATCHING if name in known.numbers} == {errno.ENOSYS}
     stream, datagram, flags = 1, 2, (0, 0x800, 0x80000, 0x80800)
     assert {said("socketpair", 1, stream | flag) for flag in flags} == {ALLOWED}
     assert {said("socketpair", 1, datagram | flag) for flag in flags} == {errno.EPERM}
-    assert said("prlimit64", 0) == ALLOWED
-    assert said("prlimit64", 4711) == errno.EPERM
     assert said("mount") == errno.EPERM
+
+
+def test_limits_of_other_processes_are_nobodys_to_set(machine: str) -> None:
+    known = MACHINES[machine]
+    program = system_call_filters(deny_setuid=False)[machine]
+    number = known.numbers["prlimit64"]
+    assert verdict(program, known.architecture, number, 0) == ALLOWED
+    assert {verdict(program, known.architecture, number, pid) for pid in (1, 2, 4711)} == {
+        errno.EPERM
+    }
 
 
 def test_files_in_memory_are_as_if_the_kernel_had_none(machine: str) -> None:

@@ -39,6 +39,8 @@ _NEW_NAMESPACES: Final = 0x7E020080
 FAMILIES: Final = (1, 2, 10, 16)
 # What two processes of one user share where there are no namespaces; Landlock does not know it.
 SHARED: Final = "mq_open msgget semget shmget".split()
+# Who watches a directory is told the names in it, and Landlock does not know of that either.
+WATCHING: Final = "inotify_init inotify_init1".split()
 # A pair of sockets for datagrams can send to any third one: SOCK_DGRAM, with or without flags.
 _DATAGRAM_PAIRS: Final = (0x2, 0x802, 0x80002, 0x80802)
 # Typing into a terminal, and its console's selection.
@@ -65,7 +67,8 @@ _X86_64: Final[Mapping[str, int]] = {
     "delete_module": 176, "fanotify_init": 300, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452,
     "finit_module": 313, "fsconfig": 431, "fsmount": 432, "fsopen": 430, "fspick": 433,
     "get_kernel_syms": 177, "init_module": 175, "io_uring_enter": 426, "io_uring_register": 427,
-    "io_uring_setup": 425, "ioctl": 16, "ioperm": 173, "iopl": 172, "kcmp": 312,
+    "io_uring_setup": 425, "inotify_init": 253, "inotify_init1": 294, "ioctl": 16, "ioperm": 173,
+    "iopl": 172, "kcmp": 312,
     "kexec_file_load": 320, "kexec_load": 246, "keyctl": 250, "lookup_dcookie": 212,
     "memfd_create": 319, "memfd_secret": 447, "mq_open": 240, "msgget": 68, "prlimit64": 302,
     "semget": 64, "shmget": 29, "socketpair": 53, "mknod": 133,
@@ -84,7 +87,7 @@ _GENERIC: Final[Mapping[str, int]] = {
     "clone": 220, "clone3": 435, "delete_module": 106, "fanotify_init": 262, "fchmod": 52,
     "fchmodat": 53, "fchmodat2": 452, "finit_module": 273, "fsconfig": 431, "fsmount": 432,
     "fsopen": 430, "fspick": 433, "init_module": 105, "io_uring_enter": 426,
-    "io_uring_register": 427, "io_uring_setup": 425, "ioctl": 29, "kcmp": 272,
+    "io_uring_register": 427, "io_uring_setup": 425, "inotify_init1": 26, "ioctl": 29, "kcmp": 272,
     "kexec_file_load": 294, "kexec_load": 104, "keyctl": 219, "lookup_dcookie": 18,
     "memfd_create": 279, "memfd_secret": 447, "mq_open": 180, "msgget": 186, "prlimit64": 261,
     "semget": 190, "shmget": 194, "socketpair": 199, "mknodat": 33, "mount": 40,
@@ -154,6 +157,7 @@ def _system_calls(
     program.only_values(numbers["prlimit64"], 0, [0], error=errno.EPERM)
     if among_others:
         program.refuse((numbers[name] for name in SHARED), errno.EPERM)
+        program.refuse((numbers[name] for name in WATCHING if name in numbers), errno.ENOSYS)
         program.refuse_values(numbers["socketpair"], 1, _DATAGRAM_PAIRS)
     if deny_setuid:
         for name, index in _MODES.items():
