@@ -23,6 +23,7 @@ from kakoi.sandbox import (
 )
 from kakoi.sandbox.adapter import Availability, Holding, Limits
 from kakoi.sandbox.select import Maker
+from kakoi.sandbox.settings import NAMES
 from tests.fakes import RecordingExecutor, ScriptedChannel, ScriptedExecutor, ScriptedStreams
 from tests.sandbox.container_use_server import install
 
@@ -108,7 +109,7 @@ async def test_the_host_is_given_if_it_is_named(
 
 
 @pytest.mark.requirement("B-040")
-@pytest.mark.parametrize("type", ["docker", "podman", "container-use"])
+@pytest.mark.parametrize("type", ["docker", "podman", "container-use", "kubernetes"])
 async def test_without_the_preferred_one_the_fallback_is_given_with_one_warning(
     bare: SandboxFactory, type: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -156,13 +157,13 @@ async def test_what_was_tried_in_vain_is_cleaned_up(tmp_path: Path) -> None:
         (["bubblewrap", "docker", "host"], "bubblewrap"),
         (["docker", "host"], "docker"),
         (["confined-host", "host"], "confined-host"),
-        (["host", "container-use", "podman"], None),
+        (["host", "container-use", "podman", "kubernetes"], None),
     ],
 )
 async def test_unset_means_the_best_that_is_there_and_never_the_host_as_it_is(
     tmp_path: Path, there: list[str], chosen: str | None
 ) -> None:
-    names = ("bubblewrap", "docker", "podman", "container-use", "host", "confined-host")
+    names = (*NAMES, "confined-host")
     makers = {
         name: given(Claimed(name, Availability(name in there, "not there"))) for name in names
     }

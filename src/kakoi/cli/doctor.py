@@ -22,7 +22,7 @@ from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.examine import Examination, examine
 from kakoi.sandbox.exposure import Exposure, look_around
 from kakoi.sandbox.machine import Check, Status
-from kakoi.sandbox.select import SandboxFactory, engine_environment
+from kakoi.sandbox.select import SandboxFactory, cluster_environment, engine_environment
 from kakoi.sandbox.settings import SandboxConfig
 
 _COLORS: Final = {Status.OK: "green", Status.NOT_OK: "red", Status.NOT_ENFORCED: "yellow"}
@@ -52,6 +52,7 @@ def command(*, as_json: bool, explain: bool, image: str | None) -> None:
         examine(
             image=image,
             engine_env=engine_environment(os.environ),
+            cluster_env=cluster_environment(os.environ),
             state_folder=Path(log).absolute().parent,
             overlays=Path(overlays).absolute(),
         )

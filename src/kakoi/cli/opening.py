@@ -25,7 +25,7 @@ from kakoi.sandbox.settings import (
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 _WITH_IMAGES: Final = ("docker", "podman")
-_KEEPS_NO_LIST: Final = ("host", "container-use")
+_KEEPS_NO_LIST: Final = ("host", "container-use", "kubernetes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,8 @@ class Place:
         if network and network not in NETWORKS[name]:
             return f"has no network `{network}`, only {', '.join(NETWORKS[name])}"
         if self.image_is_asked_for and name not in _WITH_IMAGES:
-            return "has no images"
+            own = "takes its image from sandbox.kubernetes.image, not from --image"
+            return own if name == "kubernetes" else "has no images"
         if self.settings.sandbox.copy_on_write and name not in WITH_COPY_ON_WRITE:
             return "has no copy-on-write workspace"
         return ""

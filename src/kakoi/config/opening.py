@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from kakoi.config.recording import audit_log, user_name
-from kakoi.config.settings import Settings
+from kakoi.config.settings import KubernetesSection, Settings
 from kakoi.errors import EnvironmentUnavailableError, LimitError, SandboxError
 from kakoi.gate import Approver, Gate, Labels
 from kakoi.policy.rules import Policy
 from kakoi.sandbox.adapter import Limits, Network, SandboxAdapter
 from kakoi.sandbox.docker_cli import DockerSettings
+from kakoi.sandbox.kubernetes_pod import KubernetesSettings
 from kakoi.sandbox.select import AUTO_ORDER, SandboxFactory
 from kakoi.sandbox.settings import AUTO, ContainerUseSettings, HostSettings, SandboxConfig
 
@@ -48,12 +49,27 @@ def sandbox_from(settings: Settings) -> SandboxConfig:
         container_use=ContainerUseSettings(
             image=section.container_use.image, env_id=section.container_use.env_id
         ),
+        kubernetes=_pods(section.kubernetes),
         kernel_allowlist=section.kernel_allowlist,
         host=HostSettings(
             timeout_s=section.host.timeout,
             warn_on_start=section.host.warn_on_start,
             confine=section.host.confine,
         ),
+    )
+
+
+def _pods(section: KubernetesSection) -> KubernetesSettings:
+    return KubernetesSettings(
+        context=section.context,
+        namespace=section.namespace,
+        image=section.image,
+        network=_network(section.network),
+        runtime_class=section.runtime_class,
+        timeout_s=section.timeout,
+        start_timeout_s=section.start_timeout,
+        max_age_s=section.max_age,
+        user=section.user,
     )
 
 

@@ -19,9 +19,11 @@ from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES
 from kakoi.runner.commands import MIB
 from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, Limits, Network
 from kakoi.sandbox.docker_cli import DockerSettings
+from kakoi.sandbox.kubernetes_pod import POD_NETWORKS, KubernetesSettings
 from kakoi.sandbox.settings import AUTO, NAMES
 
 _DOCKER: Final = DockerSettings()
+_KUBERNETES: Final = KubernetesSettings()
 _LIMITS: Final = Limits()
 NETWORK_NAMES: Final[tuple[str, ...]] = get_args(Network)
 _TIMEOUT: Final = "Seconds for a command that names no time."
@@ -105,6 +107,27 @@ class ContainerUseSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSection:
+    """Pods of a cluster."""
+
+    context: str = described("", TEXT, "The context of the kubeconfig; empty is its current one.")
+    namespace: str = described("", TEXT, "Where pods are made; empty is the context's.")
+    image: str = described(_KUBERNETES.image, TEXT, "The image of pods; it must have python3.")
+    network: str = described("none", choice(*POD_NETWORKS), "What pods may reach.")
+    runtime_class: str = described("", TEXT, "A RuntimeClass of the cluster.")
+    timeout: float = described(DEFAULT_TIMEOUT_S, NUMBER, _TIMEOUT)
+    start_timeout: float = described(
+        _KUBERNETES.start_timeout_s, NUMBER, "Seconds until a pod must run, its image pulled."
+    )
+    max_age: float = described(
+        _KUBERNETES.max_age_s, NUMBER, "Seconds after which the cluster ends a pod."
+    )
+    user: int | None = described(
+        None, or_none(COUNT), "The uid of commands; `none` is one of its own for each pod."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostSection:
     """This machine itself, which confines nothing unless it is told to."""
 
@@ -176,6 +199,7 @@ class SandboxSection:
     )
     docker: DockerSection = dataclasses.field(default_factory=DockerSection)
     container_use: ContainerUseSection = dataclasses.field(default_factory=ContainerUseSection)
+    kubernetes: KubernetesSection = dataclasses.field(default_factory=KubernetesSection)
     host: HostSection = dataclasses.field(default_factory=HostSection)
 
 

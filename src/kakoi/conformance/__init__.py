@@ -15,4 +15,5 @@ KNOWN = (
     "docker-per-command",
     "podman",
     "podman-per-command",
+    "kubernetes",
 )

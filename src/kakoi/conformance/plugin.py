@@ -27,7 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"sandbox for kakoi.conformance: {', '.join(KNOWN)}, docker:IMAGE, module:factory;"
+        help=f"sandbox for kakoi.conformance: {', '.join(KNOWN)}, docker:IMAGE, kubernetes:IMAGE,"
+        " module:factory;"
         " may be given again",
     )
     parser.addini(
@@ -35,7 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "sandboxes for kakoi.conformance where no --sandbox is given; one that this machine lacks"
         " is skipped, or fails if KAKOI_REQUIRE (a list with commas) names its kind",
         type="linelist",
-        default=list(KNOWN),
+        # Not in a cluster that somebody happens to be logged in to.
+        default=[name for name in KNOWN if name != "kubernetes"],
     )
 
 

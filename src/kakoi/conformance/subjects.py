@@ -1,6 +1,7 @@
 """Which sandbox is under test, and what it claims to do."""
 
 import importlib
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from kakoi.conformance import KNOWN
 from kakoi.conformance.watching import containers_of
 from kakoi.errors import ConfigurationError
 from kakoi.sandbox.adapter import SandboxAdapter
+from kakoi.sandbox.select import cluster_environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ def subject_named(name: str) -> Subject:
         return Subject(name, _confined_host, CONFINED_HOST)
     if name == "bubblewrap":
         return Subject(name, _bubblewrap)
+    if kind == "kubernetes":
+        return Subject(name, _pods(rest), PODS)
     if kind in KNOWN and kind not in ("host", "confined-host", "bubblewrap"):
         return _containers(name, kind.removesuffix("-per-command"), rest)
     if kind and rest:
@@ -127,6 +131,19 @@ def _containers(name: str, program: str, image: str) -> Subject:
     return Subject(name, make, traits, resume if stays else None, engine=kind)
 
 
+def _pods(image: str) -> Callable[[Path], SandboxAdapter]:
+    """In the current context of KUBECONFIG, which is read here and nowhere deeper."""
+    from kakoi.sandbox.kubernetes import KubernetesAdapter
+    from kakoi.sandbox.kubernetes_pod import KubernetesSettings
+
+    def make(workspace: Path) -> SandboxAdapter:
+        given = KubernetesSettings(inside=str(workspace))
+        settings = replace(given, image=image) if image else given
+        return KubernetesAdapter(settings, cluster_env=cluster_environment(os.environ))
+
+    return make
+
+
 def _imported(name: str, module: str, attribute: str) -> Subject:
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -146,5 +163,8 @@ HOST = Traits(
     signals_nobody=False,
     reaches_nobody=False,
 )
+# A pod has the interface of its cluster's network, and no socket to use it with; and the workspace
+# is elsewhere.
+PODS = Traits(isolates_network=False, shares_workspace=False)
 # There are no namespaces: processes and interfaces are seen, and cannot be used.
 CONFINED_HOST = Traits(isolates_processes=False, isolates_network=False)

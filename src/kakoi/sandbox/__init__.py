@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kakoi.sandbox.docker import DockerAdapter
     from kakoi.sandbox.docker_cli import DockerSettings
     from kakoi.sandbox.host import HostAdapter
+    from kakoi.sandbox.kubernetes import KubernetesAdapter
+    from kakoi.sandbox.kubernetes_pod import KubernetesSettings
     from kakoi.sandbox.select import SandboxFactory
     from kakoi.sandbox.settings import ContainerUseSettings, HostSettings, SandboxConfig
 
@@ -34,6 +36,8 @@ __all__ = [
     "HostAdapter",
     "HostSettings",
     "ImagePullError",
+    "KubernetesAdapter",
+    "KubernetesSettings",
     "ProcessExecutor",
     "ProcessResult",
     "SandboxAdapter",
@@ -55,6 +59,8 @@ if not TYPE_CHECKING:
         "ExecuteResult": "kakoi.results",
         "HostAdapter": "kakoi.sandbox.host",
         "HostSettings": "kakoi.sandbox.settings",
+        "KubernetesAdapter": "kakoi.sandbox.kubernetes",
+        "KubernetesSettings": "kakoi.sandbox.kubernetes_pod",
         "ProcessExecutor": "kakoi.process",
         "ProcessResult": "kakoi.process",
         "SandboxAdapter": "kakoi.sandbox.adapter",

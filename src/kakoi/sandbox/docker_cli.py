@@ -72,7 +72,7 @@ class DockerSettings:
         if not self.timeout_s > 0:
             raise ConfigurationError(f"timeout_s is {self.timeout_s}; it must be above zero")
         for path in (self.inside, *self.directories):
-            _check_inside(path)
+            check_inside(path)
             # In the short form of a mount, which is all there is for these.
             if re.search(r"[:,]", path) and (self.workspace is None or path != self.inside):
                 raise ConfigurationError(
@@ -80,7 +80,7 @@ class DockerSettings:
                 )
         if self.user is not None:
             check_user(self.user)
-        _check_env(self.env)
+        check_env(self.env)
 
     def _check_types(self) -> None:
         check_type("image", self.image, str)
@@ -350,7 +350,7 @@ def mount_args(
     return ["--mount", text.getvalue()]
 
 
-def _check_inside(path: str) -> None:
+def check_inside(path: str) -> None:
     _check_path("a directory inside", path)
     if path == "/" or f"{path}/".startswith(("/dev/", "/proc/", "/sys/")):
         raise ConfigurationError(f"`{path}` inside belongs to the container itself")
@@ -363,7 +363,7 @@ def _check_path(what: str, path: str) -> None:
         raise ConfigurationError(f"{what} is {path!r}; it holds a control character")
 
 
-def _check_env(env: Mapping[str, str]) -> None:
+def check_env(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         check_type("a name in env", name, str)
         check_type(f"env[{name!r}]", value, str)

@@ -32,11 +32,20 @@ from kakoi.waiting import finish
 # and what runs there has shells above it that see to it (runner/posix.py).
 _HAS_PYTHON = 'python3 -I -S -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
 _HAS_RUNNER = "grep -q ' 00010000 .*/runner$' /proc/net/unix"
-_IN_USE = 10
+IN_USE = 10
 # In one step for all of the user's processes but the shell itself, and for nobody else's: a command
 # can't become another user. It says so if there are none.
 _KILL = "kill -9 -1 2>/dev/null; exit 0"
 _KILL_S = 15.0
+
+
+def ending_script(*, unless_in_use: bool) -> str:
+    """Ends every process of its user in a container, for `sh -c`.
+
+    `unless_in_use`: not if something in there waits for a new client; it then exits with IN_USE.
+    """
+    look = f"{_HAS_PYTHON} || exit {IN_USE}; {_HAS_RUNNER} && exit {IN_USE}; "
+    return look + _KILL if unless_in_use else _KILL
 
 
 def default_owner() -> str:
@@ -256,12 +265,10 @@ class Container:
 
         `unless_in_use`: not if something in there waits for a new client; that gives False.
         """
-        look = f"{_HAS_PYTHON} || exit {_IN_USE}; {_HAS_RUNNER} && exit {_IN_USE}; "
-        args = exec_args(
-            self.name, self.user, ["sh", "-c", look + _KILL if unless_in_use else _KILL]
-        )
+        script = ending_script(unless_in_use=unless_in_use)
+        args = exec_args(self.name, self.user, ["sh", "-c", script])
         result = await self._engine.call(args, doing="ending what is left", timeout_s=_KILL_S)
-        if result.exit_code == _IN_USE:
+        if result.exit_code == IN_USE:
             return False
         if result.exit_code != 0:  # There may be no room for one more process.
             await self.restart()

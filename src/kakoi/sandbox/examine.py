@@ -18,6 +18,7 @@ from kakoi.sandbox.bubblewrap_launch import UNPRIVILEGED
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Program
 from kakoi.sandbox.docker_engine import Engine
+from kakoi.sandbox.examine_cluster import examine_cluster
 from kakoi.sandbox.examine_walls import (
     COPY_ON_WRITE,
     FEW_PROGRAMS,
@@ -84,7 +85,12 @@ class Examination:
 
 
 async def examine(
-    *, image: str | None, engine_env: Mapping[str, str], state_folder: Path, overlays: Path
+    *,
+    image: str | None,
+    engine_env: Mapping[str, str],
+    cluster_env: Mapping[str, str],
+    state_folder: Path,
+    overlays: Path,
 ) -> Examination:
     """Try everything, each with a time limit of its own; what fails does not hide the rest.
 
@@ -99,6 +105,7 @@ async def examine(
         containers("docker"),
         containers("podman"),
         _examine_confined_host(),
+        examine_cluster(SANDBOXES, cluster_env, limit_s=_SANDBOX_LIMIT_S),
     )
     host = good(SANDBOXES, "host", "always there, and confines nothing; never taken unasked")
     checks = [*(each[0] for each in found), host]

@@ -41,11 +41,20 @@ _OF_THE_ENGINE: Final = """PATH HOME XDG_RUNTIME_DIR SSH_AUTH_SOCK DOCKER_HOST D
 # container-use works with git as well, in the user's name.
 _OF_CONTAINER_USE: Final = """USER LANG XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME
     CONTAINER_USE_CONFIG_DIR GIT_CONFIG_GLOBAL""".split()
+# kubectl starts other programs to log in to the clusters of some providers.
+_OF_KUBECTL: Final = """PATH HOME KUBECONFIG HTTPS_PROXY https_proxy HTTP_PROXY http_proxy NO_PROXY
+    no_proxy AWS_PROFILE AWS_REGION AWS_CONFIG_FILE AWS_SHARED_CREDENTIALS_FILE CLOUDSDK_CONFIG
+    GOOGLE_APPLICATION_CREDENTIALS AZURE_CONFIG_DIR""".split()
 
 
 def engine_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What the program of a container engine gets to see of an environment."""
     return {name: environ[name] for name in _OF_THE_ENGINE if name in environ}
+
+
+def cluster_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What kubectl gets to see of an environment."""
+    return {name: environ[name] for name in _OF_KUBECTL if name in environ}
 
 
 class SandboxFactory:
@@ -87,6 +96,7 @@ class SandboxFactory:
             "docker": self._containers,
             "podman": self._containers,
             "container-use": self._container_use,
+            "kubernetes": self._kubernetes,
             "host": self._host,
             CONFINED_HOST: self._host,
             **(makers or {}),
@@ -209,6 +219,27 @@ class SandboxFactory:
             self._executor,
             workspace=self._workspace,
             engine_env={name: self._environ[name] for name in names if name in self._environ},
+        )
+
+    def _kubernetes(self, config: SandboxConfig) -> SandboxAdapter:
+        from kakoi.sandbox.kubernetes import KubernetesAdapter
+
+        if config.kernel_allowlist:
+            raise ConfigurationError(
+                "kubernetes cannot keep `kernel_allowlist`: a pod has no mounts without programs",
+                hint="use --sandbox bubblewrap or docker, or leave it out",
+            )
+        settings = replace(
+            config.kubernetes,
+            network=config.network or config.kubernetes.network,
+            inside=self._workspace,
+            limits=config.docker.limits,
+        )
+        return KubernetesAdapter(
+            settings,
+            self._executor,
+            clock=self._clock,
+            cluster_env=cluster_environment(self._environ),
         )
 
     def _host(self, config: SandboxConfig) -> SandboxAdapter:

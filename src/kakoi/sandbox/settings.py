@@ -14,18 +14,20 @@ from kakoi.errors import ConfigurationError
 from kakoi.runner.commands import check_type
 from kakoi.sandbox.adapter import DEFAULT_TIMEOUT_S, PROXIED, Network
 from kakoi.sandbox.docker_cli import IMAGE, DockerSettings
+from kakoi.sandbox.kubernetes_pod import POD_NETWORKS, KubernetesSettings
 from kakoi.sections import Section, nearest, wrong
 
 AUTO: Final = "auto"
 # What the host is if it is confined (`host.confine`); `auto` may take it.
 CONFINED_HOST: Final = "confined-host"
-NAMES: Final = ("bubblewrap", "docker", "podman", "container-use", "host")
+NAMES: Final = ("bubblewrap", "docker", "podman", "container-use", "kubernetes", "host")
 # Which networks each can give; the first is what it gives unasked.
 NETWORKS: Final[Mapping[str, tuple[Network, ...]]] = {
     "bubblewrap": ("none", *PROXIED, "host"),
     "docker": ("none", *PROXIED, "bridge", "host"),
     "podman": ("none", *PROXIED, "bridge", "host"),
     "container-use": ("bridge",),
+    "kubernetes": POD_NETWORKS,
     "host": ("host",),
     CONFINED_HOST: ("none", "host"),
 }
@@ -93,6 +95,7 @@ class SandboxConfig:
     overlays: str = ""
     docker: DockerSettings = field(default_factory=DockerSettings)
     container_use: ContainerUseSettings = field(default_factory=ContainerUseSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     host: HostSettings = field(default_factory=HostSettings)
 
     def __post_init__(self) -> None:
@@ -110,6 +113,7 @@ class SandboxConfig:
         check_type("overlays", self.overlays, str)
         check_type("docker", self.docker, DockerSettings)
         check_type("container_use", self.container_use, ContainerUseSettings)
+        check_type("kubernetes", self.kubernetes, KubernetesSettings)
         check_type("host", self.host, HostSettings)
         if self.network is not None:
             object.__setattr__(self, "docker", replace(self.docker, network=self.network))
@@ -125,7 +129,7 @@ class SandboxConfig:
         """The section as it is in a file; None and {} are the defaults."""
         keys = (
             "type fallback network allowed_domains credentials kernel_allowlist copy_on_write "
-            "overlays docker container_use host"
+            "overlays docker container_use kubernetes host"
         )
         given = Section(section, origin, keys)
         with _naming(origin):
@@ -137,6 +141,7 @@ class SandboxConfig:
                 copy_on_write=given.flag("copy_on_write", False),
                 docker=_docker(given),
                 container_use=_container_use(given),
+                kubernetes=_kubernetes(given),
                 host=_host(given),
             )
 
@@ -169,6 +174,19 @@ def _container_use(above: Section) -> ContainerUseSettings:
         return ContainerUseSettings(**_texts(given, "image", "env_id"), **_timeout(given))
 
 
+def _kubernetes(above: Section) -> KubernetesSettings:
+    keys = "context namespace image network runtime_class timeout start_timeout max_age user"
+    given = Section(above.raw("kubernetes"), above.at("kubernetes"), keys)
+    with _naming(given.origin):
+        return KubernetesSettings(
+            **_texts(given, "context", "namespace", "image", "network", "runtime_class"),
+            **_timeout(given),
+            **_timeout(given, "start_timeout"),
+            **_timeout(given, "max_age"),
+            user=given.raw("user"),  # type: ignore[arg-type]  # It is checked there.
+        )
+
+
 def _host(above: Section) -> HostSettings:
     given = Section(above.raw("host"), above.at("host"), "timeout warn_on_start confine")
     return HostSettings(
@@ -182,8 +200,8 @@ def _texts(given: Section, *names: str) -> dict[str, Any]:
     return {name: given.text(name) for name in names if given.has(name)}
 
 
-def _timeout(given: Section) -> dict[str, Any]:
-    return {"timeout_s": given.seconds("timeout", 0)} if given.has("timeout") else {}
+def _timeout(given: Section, name: str = "timeout") -> dict[str, Any]:
+    return {f"{name}_s": given.seconds(name, 0)} if given.has(name) else {}
 
 
 @contextlib.contextmanager
