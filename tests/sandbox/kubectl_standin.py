@@ -1,7 +1,8 @@
 """A `kubectl` for tests: it keeps pods in a folder, and really runs what is executed in one.
 
 What it is asked is written to FOLDER/asked, one JSON list for each call. FOLDER/fail-VERB holds what
-it complains of at that verb; FOLDER/status the status of every pod; FOLDER/items what it lists. A
+it complains of at that verb; FOLDER/status the status of every pod; FOLDER/items what it lists;
+FOLDER/executes the process that executes something. A
 program in a pod runs in bubblewrap, as another user without capabilities.
 """
 
@@ -60,6 +61,7 @@ def main(folder: Path, words: list[str]) -> int:
             if not word.startswith("-"):
                 (pods / word).unlink(missing_ok=True)
     elif verb == "exec":
+        (folder / "executes").write_text(str(os.getpid()), encoding="ascii")
         argv = [*INSIDE, *given[given.index("--") + 1 :]]
         os.execvp(argv[0], argv)  # noqa: S606
     return 0
