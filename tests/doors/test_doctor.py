@@ -15,7 +15,11 @@ from kakoi.sandbox.examine import SANDBOXES, choice_of_auto, limits_area, with_w
 from kakoi.sandbox.machine import Check, Status, bad, good, own_cgroups, tried
 from tests.doors.terminals import KAKOI, PATIENCE_S, Door
 
-NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "CONTAINER_HOST": "unix:///nowhere"}
+NO_ENGINE = {
+    "DOCKER_HOST": "unix:///nowhere/docker.sock",
+    "CONTAINER_HOST": "unix:///nowhere",
+    "KUBECONFIG": "/nowhere/kubeconfig",
+}
 
 
 @pytest.fixture
@@ -65,6 +69,10 @@ def test_the_object_for_programs_holds_all_of_it(lonely: Door) -> None:
         name for area, name in found if area == "this machine"
     }
     assert found["sandboxes", "docker"]["fix"]
+    cluster = found["sandboxes", "kubernetes"]
+    assert cluster["status"] == "not ok"
+    assert cluster["detail"].startswith(("no cluster answers", "kubectl cannot be started"))
+    assert "kubectl" in cluster["fix"]
 
 
 def test_containers_keep_more(docker_door: Door) -> None:

@@ -34,7 +34,7 @@ from kakoi.sandbox.adapter import (
 )
 from kakoi.sandbox.docker_checks import check_confinement, ignored_limits, kernel_limits
 from kakoi.sandbox.docker_container import IN_USE, default_owner, ending_script
-from kakoi.sandbox.kubernetes_advice import explain
+from kakoi.sandbox.kubernetes_advice import PodState, explain
 from kakoi.sandbox.kubernetes_cluster import Cluster, see_gone
 from kakoi.sandbox.kubernetes_pod import KubernetesSettings, PodPlan, exec_args
 from kakoi.sandbox.landlock import SCOPES, Rules, Walls, as_unavailable
@@ -218,13 +218,7 @@ class KubernetesAdapter:
 
     async def _open_again(self, plan: PodPlan) -> Channel:
         """Find the runner that lives there. If there is none, nothing it started may live on."""
-        state = await self._cluster.state(plan.name)
-        if not state.running:
-            raise SandboxError(
-                f"the pod `{plan.name}` does not run any more: it is {state}",
-                details={"pod": plan.name, "phase": state.phase, "reason": state.reason},
-                hint="its files are gone; make a new sandbox",
-            )
+        _refuse_ended(plan, await self._cluster.state(plan.name))
         if not await self._end_everything(plan, unless_in_use=True):
             try:
                 async with asyncio.timeout(_REOPEN_S):
@@ -240,6 +234,8 @@ class KubernetesAdapter:
         status = await self._cluster.run_inside(plan.name, argv, timeout_s=_KILL_S)
         if status in (0, IN_USE):
             return status == 0
+        # A node tells its cluster of an end a moment after it.
+        _refuse_ended(plan, await self._cluster.settled(plan.name))
         await finish(see_gone(self._cluster, plan.name))
         raise SandboxError(
             f"what ran in the pod `{plan.name}` could not be ended, so the pod was deleted",
@@ -285,8 +281,10 @@ class KubernetesAdapter:
         try:
             state = await self._cluster.state(plan.name)
             if state.running:
-                await connection.channel()
-                return result
+                with contextlib.suppress(SandboxError):
+                    await connection.channel()
+                    return result
+                state = await self._cluster.state(plan.name)
         except KakoiError as error:
             return dataclasses.replace(result, error=f"{result.error}; {error}")
         if state.out_of_memory:
@@ -325,6 +323,15 @@ def holding_of(plan: PodPlan) -> Holding:
         return Holding(kept)
     del kept["processes"]
     return Holding(kept, {"processes": "its user is not its own (sandbox.kubernetes.user)"})
+
+
+def _refuse_ended(plan: PodPlan, state: PodState) -> None:
+    if not state.running:
+        raise SandboxError(
+            f"the pod `{plan.name}` does not run any more: it is {state}",
+            details={"pod": plan.name, "phase": state.phase, "reason": state.reason},
+            hint="its files are gone; make a new sandbox",
+        )
 
 
 def _refuse_unkept(plan: PodPlan) -> None:

@@ -44,6 +44,7 @@ _CALL_S: Final = 60.0
 _DELETE_S: Final = 60.0
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.5
+_SETTLING: Final = 20
 _FIRST_LOOK_S: Final = 0.2
 _LAST_LOOK_S: Final = 2.0
 
@@ -132,6 +133,16 @@ class Cluster:
         args = ["get", _REQUEST, "pod", name, "--ignore-not-found", "-o", "json"]
         text = await self.must(args, doing="looking at a pod", about=name)
         return pod_state(_parsed(text)) if text.strip() else GONE
+
+    async def settled(self, name: str) -> PodState:
+        """What became of a pod that seems to have ended, when the cluster knows of it."""
+        state = await self.state(name)
+        for _ in range(_SETTLING):
+            if not state.running:
+                break
+            await asyncio.sleep(_PAUSE_S)
+            state = await self.state(name)
+        return state
 
     async def run_inside(self, name: str, argv: Sequence[str], *, timeout_s: float) -> int:
         """Run something of ours in a pod; its exit status."""
