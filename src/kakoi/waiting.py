@@ -1,7 +1,10 @@
-"""Waits that a cancellation does not cut short: what has to be over is over when they return."""
+"""Waiting: to the end although we are cancelled, and aside for what may never end."""
 
 import asyncio
-from collections.abc import Awaitable
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -42,3 +45,43 @@ async def cancel(task: "asyncio.Future[Any]") -> None:
     await asyncio.wait([task])
     if not task.cancelled():
         task.exception()  # Seen, whatever it was.
+
+
+class Aside:
+    """A thread for calls that may block for ever, one at a time. It keeps nobody from exiting.
+
+    Not `asyncio.to_thread`: that is waited for at the end. And not O_NONBLOCK: our standard streams
+    are shared with whoever started us.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any]]
+        self._calls = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    async def call(self, function: Callable[..., _T], *args: object) -> _T:
+        """What `function` returns or raises. Cancelling does not stop it; nobody waits then."""
+        future: asyncio.Future[_T] = self._loop.create_future()
+        self._calls.put((future, function, args))
+        return await future
+
+    def _serve(self) -> None:
+        while True:
+            future, function, args = self._calls.get()
+            result, failure = None, None
+            try:
+                result = function(*args)
+            except BaseException as error:  # It is raised again where it is awaited.
+                failure = error
+            with contextlib.suppress(RuntimeError):  # The loop is closed: we are exiting.
+                self._loop.call_soon_threadsafe(_answer, future, result, failure)
+
+
+def _answer(future: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -152,6 +152,7 @@ async def test_files_are_copied_both_ways_within_bounds(
         call(tasks, "cp", f"{task}:/workspace/project/hello.txt", ".")
         assert (tasks.workspace / "hello.txt").read_text() == "hello\n"
         assert "at most 64 MiB" in call(tasks, "cp", str(big), f"{task}:big", status=2)
+        assert "at most 64 MiB" in call(tasks, "cp", "/dev/zero", f"{task}:big", status=2)
         assert "No such file" in call(tasks, "cp", f"{task}:none", "x", status=2)
         assert "No such file" in call(tasks, "cp", "none", f"{task}:x", status=2)
         assert "one of SOURCE and TARGET" in call(tasks, "cp", "a", "b", status=2)

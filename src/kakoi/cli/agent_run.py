@@ -16,16 +16,14 @@ from kakoi.agent.servers import Ask
 from kakoi.agent.tools import open_tools
 from kakoi.agent.transcript import TranscriptFile
 from kakoi.cli.agent_view import View
-from kakoi.cli.asking import put
+from kakoi.cli.asking import ask_at_terminal
 from kakoi.cli.extras import load
-from kakoi.cli.live import Aside, Signals
+from kakoi.cli.live import Signals
 from kakoi.cli.opening import Place
 from kakoi.config.agents import limits_from, model_options, servers_from, transcript_file
 from kakoi.config.project_rules import read_project_rules
 from kakoi.config.recording import default_audit_file
 from kakoi.printable import shown
-
-_YES = (b"y", b"yes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +128,7 @@ def asking(view: View, *, yes: bool) -> Ask | None:
 
     async def ask(question: str) -> bool:
         view.flush()
-        told = "\n".join(shown(line) for line in question.splitlines())
-        put(f"{told}\nkakoi: run it? [y/N] ")
-        answer = await Aside().call(os.read, 0, 4096)
-        return answer.strip().lower() in _YES
+        return await ask_at_terminal("".join(f"{shown(line)}\n" for line in question.splitlines()))
 
     return ask
 

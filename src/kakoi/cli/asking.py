@@ -4,11 +4,11 @@ import contextlib
 import os
 import sys
 
-from kakoi.cli.live import Aside
 from kakoi.cli.render import render
 from kakoi.cli.screen import OutputClosed, write_all
 from kakoi.policy.decide import Decision
 from kakoi.printable import shown
+from kakoi.waiting import Aside
 
 _YES = (b"y", b"yes")
 _SHORT = 80
@@ -32,10 +32,15 @@ class Approval:
         if not self.somebody_is_there:
             return False
         told = render(decision, color=has_color())
-        put(f"{told}\n{_rest_of(decision.command)}kakoi: run it? [y/N] ")
-        # The whole line, as the terminal gives it; nothing of it is the command's input.
-        answer = await Aside().call(os.read, 0, 4096)
-        return answer.strip().lower() in _YES
+        return await ask_at_terminal(f"{told}\n{_rest_of(decision.command)}")
+
+
+async def ask_at_terminal(told: str) -> bool:
+    """Is it to be run? `told`: what and why, in whole lines."""
+    put(f"{told}kakoi: run it? [y/N] ")
+    # The whole line, as the terminal gives it; nothing of it is the command's input.
+    answer = await Aside().call(os.read, 0, 4096)
+    return answer.strip().lower() in _YES
 
 
 def _rest_of(command: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from kakoi.cli.opening import config_option
 from kakoi.config.loading import load_settings
 from kakoi.overlay import Change, Kind, Overlay
 from kakoi.overlay.store import overlays_folder
@@ -17,18 +18,11 @@ _LETTERS: Final = {Kind.ADDED: "A", Kind.MODIFIED: "M", Kind.DELETED: "D"}
 _WORKSPACE: Final = click.option(
     "--workspace", metavar="DIR", default=".", help="The project (default: this directory)."
 )
-_CONFIG: Final = click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Settings to read instead of your own (see `kakoi config`).",
-)
 
 
 def overlay_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say which project is meant."""
-    return _WORKSPACE(_CONFIG(command))
+    return _WORKSPACE(config_option(command))
 
 
 def overlay_of(workspace: str, config_file: Path | None) -> Overlay:

@@ -76,10 +76,12 @@ async def _at(settings: Settings, task: str, path: str, *, yes: bool, data: byte
 
 
 def _read(path: Path) -> bytes:
-    size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise _too_big(size)
-    return path.read_bytes()
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            # Of a device nobody knows how much there is.
+            raise _too_big(max(len(data), os.fstat(file.fileno()).st_size))
+    return data
 
 
 def _write(path: Path, data: bytes, name: str) -> None:

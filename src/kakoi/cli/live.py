@@ -4,61 +4,19 @@ import asyncio
 import contextlib
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
-from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator
+from typing import Any, Final
 
 from kakoi.cli.screen import Screen
 from kakoi.cli.terminal import raw_terminal, terminal_size
 from kakoi.errors import KakoiError
 from kakoi.results import ExecutionResult
 from kakoi.runner.commands import Running
+from kakoi.waiting import Aside
 
-_T = TypeVar("_T")
 _CHUNK: Final = 64 * 1024
 _FDS: Final = {"stdout": 1, "stderr": 2}
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Aside:
-    """A thread for calls that may block for ever. It keeps nobody from exiting.
-
-    Not `asyncio.to_thread`: that is waited for at the end. And not O_NONBLOCK: our streams are
-    shared with whoever started us.
-    """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any]]
-        self._calls = SimpleQueue()
-        self._loop = asyncio.get_running_loop()
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    async def call(self, function: Callable[..., _T], *args: object) -> _T:
-        """What `function` returns or raises. Cancelling does not stop it; nobody waits then."""
-        future: asyncio.Future[_T] = self._loop.create_future()
-        self._calls.put((future, function, args))
-        return await future
-
-    def _serve(self) -> None:
-        while True:
-            future, function, args = self._calls.get()
-            result, failure = None, None
-            try:
-                result = function(*args)
-            except Exception as error:
-                failure = error
-            with contextlib.suppress(RuntimeError):  # The loop is closed: we are exiting.
-                self._loop.call_soon_threadsafe(_answer, future, result, failure)
-
-
-def _answer(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
 
 
 # --- Signals ---------------------------------------------------------------------------------

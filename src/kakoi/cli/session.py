@@ -38,7 +38,7 @@ from kakoi.policy.decide import Decision
 from kakoi.policy.rules import Policy
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import Holding, Limits, SandboxAdapter
+from kakoi.sandbox.adapter import Holding, Limits, SandboxAdapter, with_way_out
 
 _log = logging.getLogger(__name__)
 FAILED: Final = 125
@@ -157,7 +157,7 @@ class Session:
             try:
                 result = await self._run_one(gate, command, stdin)
             except SandboxError as error:
-                raise await _explained(error, gate.sandbox) from error
+                raise await with_way_out(error, gate.sandbox) from error
             if result.reason is not Reason.NEVER_STARTED or result.exit_code != NOT_FOUND:
                 break
         self._tell_result(result, command, *_where(gate.sandbox))
@@ -232,17 +232,6 @@ class Session:
             if decision is not None:
                 show_decision(decision)
             say("nobody is here to be asked; nothing was run", hint="--yes says yes beforehand")
-
-
-async def _explained(error: SandboxError, sandbox: SandboxAdapter | None) -> SandboxError:
-    """The failure of a sandbox that nobody has tried before, with what would help."""
-    if error.hint or sandbox is None:
-        return error
-    found = await sandbox.availability()
-    if found:
-        return error
-    hint = found.fix or "`kakoi doctor` tells more"
-    return SandboxError(f"the sandbox `{sandbox.name}` cannot be used: {found.reason}", hint=hint)
 
 
 def _where(sandbox: SandboxAdapter | None) -> tuple[str, Holding]:

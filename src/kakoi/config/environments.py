@@ -9,6 +9,7 @@ from kakoi.audit import AuditLog
 from kakoi.config.credentials import credential_for
 from kakoi.config.loading import PROJECT_FILES, with_project
 from kakoi.config.opening import limits_from
+from kakoi.config.packages import list_folder
 from kakoi.config.policies import policy_from
 from kakoi.config.recording import default_audit_file
 from kakoi.config.settings import Settings
@@ -16,7 +17,7 @@ from kakoi.config.task_settings import NetworkSection
 from kakoi.egress.domains import parse_domains
 from kakoi.gate import Approver
 from kakoi.packages.allowlist import AllowlistConfig
-from kakoi.packages.install import SHIPPED, read_lists
+from kakoi.packages.install import read_lists
 from kakoi.sandbox.adapter import Network
 from kakoi.sandbox.select import engine_environment
 from kakoi.tasks.caching import Cache
@@ -107,4 +108,4 @@ def package_cache(settings: Settings) -> Cache:
 def _lists(settings: Settings) -> AllowlistConfig | None:
     if settings.policy.packages != "allowlist":
         return None
-    return read_lists(Path(settings.packages.allowlist or SHIPPED))
+    return read_lists(list_folder(settings.packages))

@@ -58,7 +58,7 @@ def _count(value: object, where: str) -> int:
     return value
 
 
-def _count_or_none(value: object, where: str) -> int:
+def _from_zero(value: object, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LONGEST_S:
         raise wrong(where, value, "zero or a whole number above it")
     return value
@@ -83,22 +83,19 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _rules(value: object, where: str) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise wrong(where, value, "a list of rules")
-    return tuple(value)
+def _objects(wanted: str) -> Callable[[object, str], tuple[Mapping[str, Any], ...]]:
+    def read(value: object, where: str) -> tuple[Mapping[str, Any], ...]:
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise wrong(where, value, wanted)
+        return tuple(value)
+
+    return read
 
 
 def _amount(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LONGEST_S:
         raise wrong(where, value, "zero or a number above it")
     return float(value)
-
-
-def _servers(value: object, where: str) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise wrong(where, value, "a list of servers")
-    return tuple(value)
 
 
 def _numeric(read: Callable[[object, str], Any]) -> Callable[[str, str], Any]:
@@ -148,11 +145,12 @@ TEXT: Final = Kind(_text, _text, {"type": "string"})
 FLAG: Final = Kind(_flag, _flag_text, {"type": "boolean"})
 NUMBER: Final = Kind(_positive, _numeric(_positive), {"type": "number", "exclusiveMinimum": 0})
 COUNT: Final = Kind(_count, _numeric(_count), {"type": "integer", "minimum": 1})
-FROM_ZERO: Final = Kind(_count_or_none, _numeric(_count_or_none), {"type": "integer", "minimum": 0})
+FROM_ZERO: Final = Kind(_from_zero, _numeric(_from_zero), {"type": "integer", "minimum": 0})
 SIZE: Final = Kind(
     _size, _numeric(_size), {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}
 )
 TEXTS: Final = Kind(_texts, _listed, {"type": "array", "items": {"type": "string"}})
 AMOUNT: Final = Kind(_amount, _numeric(_amount), {"type": "number", "minimum": 0})
-SERVERS: Final = Kind(_servers, _no_text, {"type": "array", "items": {"type": "object"}})
-RULES: Final = Kind(_rules, _no_text, {"type": "array", "items": {"type": "object"}})
+_ARRAY: Final = {"type": "array", "items": {"type": "object"}}
+SERVERS: Final = Kind(_objects("a list of servers"), _no_text, _ARRAY)
+RULES: Final = Kind(_objects("a list of rules"), _no_text, _ARRAY)

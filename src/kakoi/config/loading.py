@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from kakoi.config.files import read_items, user_folder
 from kakoi.config.narrowing import narrowed
-from kakoi.config.setting import Setting
 from kakoi.config.settings import Settings, build, defaults, table, value_at
 from kakoi.documents import Item, yaml_items
 from kakoi.errors import ConfigurationError
@@ -214,8 +213,3 @@ def _environment_values(environ: Mapping[str, str]) -> Iterator[tuple[str, Any, 
         if name is not None:
             value = setting.kind.read_text(environ[name], name)
             yield path, value, f"environment variable {name}"
-
-
-def variables() -> Mapping[str, Setting]:
-    """Every variable of the environment that is read, and what it sets."""
-    return {name: setting for setting in table().values() for name in setting.env}

@@ -130,14 +130,17 @@ async def open_gate(
         validators=validators,
         proxy=proxy,
     )
-    try:
-        yield gate
-    finally:
-        await gate.close()
-        if gate.sandbox is not None:
-            await gate.sandbox.cleanup()
+    async with contextlib.AsyncExitStack() as closing:  # Each of them, whatever the others do.
         if proxy is not None:
-            await proxy.close()
+            closing.push_async_callback(proxy.close)
+        closing.push_async_callback(_clean_up, gate)
+        closing.push_async_callback(gate.close)
+        yield gate
+
+
+async def _clean_up(gate: Gate) -> None:
+    if gate.sandbox is not None:
+        await gate.sandbox.cleanup()
 
 
 def _way_out(sandbox: SandboxConfig, audit: "AuditLog", labels: Labels) -> tuple["Proxy", "Outlet"]:

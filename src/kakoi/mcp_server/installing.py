@@ -34,7 +34,7 @@ async def install_package(house: House, call: ToolCall) -> CallToolResult:
             )
         task = asyncio.ensure_future(_install(house, call, request))
         house.installs[key] = task
-        task.add_done_callback(lambda _: house.installs.pop(key, None))
+        task.add_done_callback(partial(_forget, house, key))
     try:
         await asyncio.wait([task], timeout=given["yield_ms"] / 1000)
     except asyncio.CancelledError:
@@ -64,6 +64,12 @@ async def _install(house: House, call: ToolCall, request: InstallRequest) -> Ins
             tell_rejected=partial(house.gate.record_verdict, session=call.session.label),
         )
         return await installer.install(request)
+
+
+def _forget(house: House, key: tuple[str, InstallRequest], task: "asyncio.Task[Installed]") -> None:
+    house.installs.pop(key, None)
+    if not task.cancelled():
+        task.exception()  # Seen, even if the client does not ask again.
 
 
 def _answer(house: House, done: Installed) -> CallToolResult:

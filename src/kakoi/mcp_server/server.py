@@ -39,6 +39,7 @@ from kakoi.mcp_server.replies import error_reply
 from kakoi.mcp_server.tools import DEFAULT_SESSION, OFFERS
 from kakoi.policy.describing import policy_as_dict, policy_as_text
 from kakoi.printable import shown
+from kakoi.sandbox.adapter import with_way_out
 
 Context = ServerRequestContext[Any, Any]
 _SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -106,17 +107,9 @@ class _Handlers:
         except UserCancelledError as error:
             return error_reply(error, await call.person.question())
         except SandboxError as error:
-            return error_reply(await self._explained(error))
+            return error_reply(await with_way_out(error, self._house.gate.sandbox))
         except (KakoiError, OSError) as error:
             return error_reply(error)
-
-    async def _explained(self, error: SandboxError) -> SandboxError:
-        """The failure of a sandbox that nobody has tried before, with what would help."""
-        sandbox = self._house.gate.sandbox
-        if error.hint or sandbox is None or (found := await sandbox.availability()):
-            return error
-        words = f"the sandbox `{sandbox.name}` cannot be used: {found.reason}"
-        return SandboxError(words, hint=found.fix or "`kakoi doctor` tells more")
 
     def _own_name(self, name: str) -> str:
         """Spec A's clients put the name of the server in front."""

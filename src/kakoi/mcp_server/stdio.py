@@ -11,9 +11,7 @@ import fcntl
 import json
 import logging
 import os
-import queue
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import anyio
@@ -31,6 +29,8 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from kakoi.waiting import Aside
+
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 _CHUNK: Final = 64 * 1024
 _LONGEST_NAME: Final = 256
@@ -38,42 +38,6 @@ _LONGEST_NAME: Final = 256
 _MOST_UNANSWERED: Final = 256
 _log = logging.getLogger(__name__)
 Incoming = SessionMessage | Exception
-
-
-class Aside:
-    """Does one thing after the other in a thread that nobody waits for at the end."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._work: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]]
-        self._work = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    async def call(self, work: Callable[[], Any]) -> Any:
-        """What `work` returns or raises."""
-        future = self._loop.create_future()
-        self._work.put((future, work))
-        return await future
-
-    def _run(self) -> None:
-        while True:
-            future, work = self._work.get()
-            result, error = None, None
-            try:
-                result = work()
-            except BaseException as raised:  # It is raised again where it is awaited.
-                error = raised
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody wants to know.
-                self._loop.call_soon_threadsafe(_settle, future, result, error)
-
-
-def _settle(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
 
 
 @contextlib.contextmanager
@@ -167,11 +131,10 @@ class Wire:
 
     async def _chunk(self) -> bytes:
         try:
-            data: bytes = await self._reader.call(lambda: os.read(self._reading, _CHUNK))
+            return await self._reader.call(os.read, self._reading, _CHUNK)
         except OSError as error:
             _log.warning("standard input cannot be read: %s", error.strerror)
             return b""
-        return data
 
     async def _write(self, out: MemoryObjectReceiveStream[SessionMessage]) -> None:
         async with out:
@@ -186,7 +149,7 @@ class Wire:
         async with self._turn:
             self._is_writing = True
             try:
-                await self._writer.call(lambda: _write_all(self._writing, data))
+                await self._writer.call(_write_all, self._writing, data)
             except OSError:  # Nobody is there to read it, and never will be.
                 self._scope.cancel()
             self._is_writing = False

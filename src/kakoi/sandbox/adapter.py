@@ -183,6 +183,14 @@ class SandboxAdapter(Protocol):
         ...
 
 
+async def with_way_out(error: SandboxError, sandbox: SandboxAdapter | None) -> SandboxError:
+    """The failure of a sandbox that nobody has tried before, with what would help."""
+    if error.hint or sandbox is None or (found := await sandbox.availability()):
+        return error
+    words = f"the sandbox `{sandbox.name}` cannot be used: {found.reason}"
+    return SandboxError(words, hint=found.fix or "`kakoi doctor` tells more")
+
+
 def as_command(
     command: str | Sequence[str], options: ExecuteOptions | None, *, timeout_s: float | None
 ) -> Command:

@@ -1,0 +1,33 @@
+"""A gate that is opened by settings: at its end nothing of it is left."""
+
+from pathlib import Path
+
+import pytest
+
+from kakoi.config.opening import open_gate
+from kakoi.errors import SandboxError
+from kakoi.gate import Gate
+from kakoi.policy.profiles import DEFAULT_PROFILE, load_policy
+from kakoi.runner.commands import Command
+from kakoi.sandbox.settings import SandboxConfig
+from tests.process.trees import children_of_ours
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_sandbox_of_a_gate_that_cannot_be_closed_is_taken_away_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_gate: Gate) -> None:
+        raise SandboxError("a job does not end")
+
+    monkeypatch.setattr(Gate, "close", fail)
+    with pytest.raises(SandboxError, match="a job does not end"):
+        async with open_gate(
+            load_policy(DEFAULT_PROFILE),
+            SandboxConfig(type="host"),
+            workspace=str(tmp_path),
+            audit_file=tmp_path / "audit.jsonl",
+        ) as gate:
+            assert (await gate.run(Command(command="true"))).ok
+    assert children_of_ours() == []
