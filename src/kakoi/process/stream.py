@@ -94,9 +94,10 @@ class ProcessStream:
         return self._popen.wait()
 
     async def end(self, grace_s: float = 2.0) -> None:
-        """Close the stream, wait `grace_s` for the program to go, then kill it. Never raises.
+        """Close the stream, wait `grace_s` for the program to go, then kill it.
 
-        Cancelling does not hurry it: the program is gone when this returns.
+        A program that is kept is ended at once: its keeper has `grace_s` for that, and is helped
+        then. Cancelling does not hurry it; that is raised when the program is gone.
         """
         import asyncio
 
