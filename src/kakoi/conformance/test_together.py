@@ -102,6 +102,7 @@ async def test_one_that_is_cancelled_leaves_the_others_alone(
         assert (await result_of(other)).exit_code == 5
 
 
+@pytest.mark.needs("shares_workspace")
 async def test_two_adapters_on_one_workspace_do_not_disturb_each_other(fresh: Opener) -> None:
     async with fresh() as one:
         async with fresh() as two:
