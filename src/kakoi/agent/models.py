@@ -137,7 +137,7 @@ async def open_model(options: ModelOptions) -> AsyncIterator["PydanticModel"]:
 
 @contextlib.asynccontextmanager
 async def _openai(options: ModelOptions) -> "AsyncIterator[models.Model[Any]]":
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -146,7 +146,7 @@ async def _openai(options: ModelOptions) -> "AsyncIterator[models.Model[Any]]":
         base_url=options.base_url or "https://api.openai.com/v1",
         max_retries=0,
         timeout=options.timeout_s,
-        http_client=wary_client(timeout_s=options.timeout_s),
+        http_client=wary_client(DefaultAsyncHttpxClient, timeout_s=options.timeout_s),
     ) as client:
         name = options.model.partition(":")[2]
         yield OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
@@ -154,7 +154,7 @@ async def _openai(options: ModelOptions) -> "AsyncIterator[models.Model[Any]]":
 
 @contextlib.asynccontextmanager
 async def _anthropic(options: ModelOptions) -> "AsyncIterator[models.Model[Any]]":
-    from anthropic import AsyncAnthropic
+    from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
@@ -163,7 +163,7 @@ async def _anthropic(options: ModelOptions) -> "AsyncIterator[models.Model[Any]]
         base_url=options.base_url or "https://api.anthropic.com",
         max_retries=0,
         timeout=options.timeout_s,
-        http_client=wary_client(timeout_s=options.timeout_s),
+        http_client=wary_client(DefaultAsyncHttpxClient, timeout_s=options.timeout_s),
     ) as client:
         name = options.model.partition(":")[2]
         yield AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))

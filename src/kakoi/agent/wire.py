@@ -20,12 +20,16 @@ class UnfitAnswer(Exception):
 
 
 def wary_client(
+    kind: type[httpx2.AsyncClient] = httpx2.AsyncClient,
     *,
     timeout_s: float,
     headers: Mapping[str, str] | None = None,
     max_bytes: int = MAX_ANSWER_BYTES,
 ) -> httpx2.AsyncClient:
-    """A client for one server. A proxy is taken from the environment, as vendors do."""
+    """A client for one server. A proxy is taken from the environment, as vendors do.
+
+    `kind`: a vendor's own class keeps a connection alive on which nothing is said for minutes.
+    """
 
     async def check(response: httpx2.Response) -> None:
         if response.is_redirect:
@@ -39,7 +43,7 @@ def wary_client(
         if isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Bounded(response.stream, max_bytes)
 
-    return httpx2.AsyncClient(
+    return kind(
         headers={**(headers or {}), "Accept-Encoding": "identity"},
         timeout=timeout_s,
         follow_redirects=False,
