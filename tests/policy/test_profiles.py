@@ -1,13 +1,18 @@
 """Profiles, lists and rules: what a user may change, and what stays as it is."""
 
+from collections.abc import Iterator
+from typing import get_args
+
 import pytest
 
 from kakoi.errors import ConfigurationError
 from kakoi.policy.catalogue import COMMANDS
 from kakoi.policy.decide import decide
+from kakoi.policy.judging.judge import _HANDLERS
 from kakoi.policy.profiles import (
     PROFILES,
     AllowedCommands,
+    _known_effects,
     check_examples,
     load_policy,
     prompt_commands,
@@ -15,6 +20,13 @@ from kakoi.policy.profiles import (
     tightened,
 )
 from kakoi.policy.programs import PLAIN, known_programs, spec_of
+from kakoi.policy.reading.arguments import Spec, Style
+from kakoi.policy.reading.effects import (
+    _PATH_OPERANDS,
+    _READERS,
+    _REFINEMENTS,
+    _RUNNING_OPERANDS,
+)
 from kakoi.policy.rules import Verdict
 
 PROMPT = """\
@@ -217,3 +229,26 @@ def test_everything_the_data_says_of_a_program_can_be_read() -> None:
     for program in known_programs():
         assert spec_of(program) is not PLAIN
     assert spec_of("no-such-program") is PLAIN
+
+
+def specs() -> Iterator[tuple[str, Spec]]:
+    """Of every program and subcommand that the data knows."""
+    waiting = [(program, spec_of(program)) for program in known_programs()]
+    while waiting:
+        name, spec = waiting.pop()
+        yield name, spec
+        waiting += [(f"{name} {sub}", inner) for sub, inner in spec.subcommands.items()]
+
+
+def test_every_word_of_the_data_means_something() -> None:
+    """One that is misspelled would mean nothing, and so allow."""
+    effects = {*_known_effects(), *_HANDLERS, *_REFINEMENTS}
+    effects |= {"none", "runs-rest", "after-colon-writes"}
+    operands = {*_PATH_OPERANDS, *_RUNNING_OPERANDS, "copies", "moves", "input-output"}
+    operands |= {"not-a-format", "git-urls", "text", "none", "code-node", "code-ruby"}
+    for name, spec in specs():
+        said = {*spec.value_effects.values(), *spec.flag_effects.values()}
+        assert said <= effects, name
+        assert spec.operands in operands, name
+        assert not spec.reader or spec.reader in _READERS, name
+        assert spec.style in get_args(Style), name

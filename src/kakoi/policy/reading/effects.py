@@ -26,7 +26,7 @@ _WRITING_NAME: Final = re.compile(
 )
 # Their operands are names or texts: no value of a variable makes them do anything else.
 _SURE_READERS: Final = frozenset("names test set trap source kill config-words git-listing".split())
-_PATH_OPERANDS: Final = frozenset({"reads", "writes", "deletes", "sets"})
+_PATH_OPERANDS: Final = frozenset({"reads", "writes", "deletes"})
 _RUNNING_OPERANDS: Final = frozenset({"runs", "runs-package", "runs-project"})
 _HARMLESS_GIT_SETTINGS: Final = re.compile(
     r"(?:color\.[\w.]+|core\.(?:quotepath|abbrev|autocrlf|ignorecase|safecrlf|longpaths|precomposeunicode)"

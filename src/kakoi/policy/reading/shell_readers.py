@@ -215,7 +215,6 @@ def _found_path(word: Word, starts: list[Word]) -> Word:
     return _fill(word, "{}")
 
 
-_SHELL_VALUES: Final = frozenset({"-o", "+o", "-O", "+O"})
 _SHELL_FILES: Final = frozenset({"--rcfile", "--init-file"})
 
 
