@@ -15,12 +15,8 @@ Failures are told as in staging.py.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
+import sys
 
 _AT_FDCWD = -100
 _MOVE_MOUNT = 429
@@ -30,7 +26,9 @@ _MNT_DETACH = 2
 
 def main() -> None:
     """Mount, wait, unmount."""
-    staging = _staging()
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import staging  # type: ignore[import-not-found]  # It is beside us.
+
     uid, gid, place, path, seen, access = os.fsdecode(_take(int(_take(10)))).split("\0")
     source = staging.Source(path, seen, "", access)
     staging._open(source, int(uid), int(gid))
@@ -63,16 +61,6 @@ def _take(size: int) -> bytes:
             os._exit(0)
         data += part
     return data
-
-
-def _staging() -> ModuleType:
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "staging.py")
-    spec = importlib.util.spec_from_file_location("staging", path)
-    assert spec is not None  # noqa: S101 - it is beside us
-    assert spec.loader is not None  # noqa: S101
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":

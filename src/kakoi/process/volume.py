@@ -25,9 +25,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import importlib.util
 import os
 import struct
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +50,10 @@ _OPTIONS = "-q -F -O ^has_journal -m 0 -E lazy_itable_init=1,nodiscard".split()
 
 def main() -> None:
     """Mount, wait, unmount."""
-    lending = _lending()
-    staging = lending._staging()
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import lending  # type: ignore[import-not-found]  # They are beside us.
+    import staging  # type: ignore[import-not-found]
+
     verb, place, *rest = os.fsdecode(lending._take(int(lending._take(10)))).split("\0")
     parent = os.path.dirname(place)
     # Nobody but root gets past it: the directories in there are the unprivileged user's.
@@ -220,16 +222,6 @@ def _unmount(place: str) -> None:
         os.rmdir(place)
     except OSError:
         pass
-
-
-def _lending() -> ModuleType:
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lending.py")
-    spec = importlib.util.spec_from_file_location("lending", path)
-    assert spec is not None  # noqa: S101 - it is beside us
-    assert spec.loader is not None  # noqa: S101
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":
