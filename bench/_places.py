@@ -224,7 +224,7 @@ async def _one_limit(place: Place) -> tuple[float, int]:
 
 
 def report(make: Callable[[], Place]) -> None:
-    """Measure, and print what came of it as JSON: the last line that is written."""
+    """Measure, and print what came of it as a line of JSON."""
 
     async def all_of_it() -> dict[str, object]:
         return await measure(make())

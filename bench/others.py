@@ -154,7 +154,9 @@ def measured(tool: Tool, machine: Machine) -> dict[str, float | str | None]:
         raise LeftOut(f"not done after {MEASURING_S} s") from error
     if done.returncode != 0:
         raise LeftOut(" ".join(done.stderr.strip().splitlines()[-1:]) or "it failed")
-    found: dict[str, float | str | None] = json.loads(done.stdout.splitlines()[-1])
+    # Some write a word of their own at their end.
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    found: dict[str, float | str | None] = json.loads(lines[-1])
     return found
 
 
@@ -163,13 +165,15 @@ def row(title: str, found: dict[str, float | str | None]) -> str:
     number = {name: value for name, value in found.items() if isinstance(value, float | int)}
     ratio = number["true_ms"] / number["run_ms"]
     late = f"{number['late_ms']:.0f} ms" if "late_ms" in number else "never"
+    flood = [f"> {FLOOD_PATIENCE_S} s", "–"]
+    if "flood_ms" in number:
+        flood = [f"{number['flood_ms']:.0f} ms", f"{number['flood_mib']:.0f} MiB"]
     cells = [
         f"{title} {found['version']}".strip(),
         f"{number['true_ms']:.1f} ms ({ratio:.1f} ×)",
         f"{number['start_ms']:.0f} ms",
         f"{number['per_s']:.0f} /s",
-        f"{number['flood_ms']:.0f} ms" if "flood_ms" in number else f"> {FLOOD_PATIENCE_S} s",
-        f"{number['flood_mib']:.0f} MiB",
+        *flood,
         late,
         f"{number['survivors']:.0f}",
     ]
@@ -212,6 +216,8 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "kakoi-others")
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
+    if options.save and options.only:
+        parser.error("what is saved is everything: --save or --only")
     machine = Machine(options.image, f"kakoi.bench={os.getpid()}", options.cache.resolve())
     try:
         rows, missing = table(options.only or list(TOOLS), machine)
