@@ -43,5 +43,6 @@ def _section(doc: str) -> dict[str, Any]:
 
 def _value(path: str, doc: str, kind: Mapping[str, Any]) -> dict[str, Any]:
     default = defaults()[path]
-    plain = list(default) if isinstance(default, tuple) else default
+    # What is nothing inside is the word `none` in a file.
+    plain = "none" if default is None else list(default) if isinstance(default, tuple) else default
     return {"description": doc, "default": plain, **kind}
