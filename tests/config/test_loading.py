@@ -348,6 +348,8 @@ ADDED = [path for path, setting in table().items() if setting.project == "add"]
 def sample(path: str) -> object:
     """Some value of the right kind."""
     default = defaults()[path]
+    if default is None:
+        return "none"
     return list(default) if isinstance(default, tuple) else default
 
 

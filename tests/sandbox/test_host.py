@@ -2,7 +2,12 @@
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -113,3 +118,48 @@ async def test_a_program_that_cannot_start_is_logged_and_raised(
         assert (await adapter.execute("no-such-program")).exit_code == 127
     assert [each.levelname for each in caplog.records] == ["ERROR"]
     assert "no-such-program" in caplog.text
+
+
+CONFINED = """
+import asyncio, os, sys
+from kakoi.sandbox import HostAdapter
+async def main():
+    adapter = HostAdapter(sys.argv[1], confine=True)
+    result = await adapter.execute("cd; mkdir -p a/b; touch a/b/c; chmod 0 a/b a; echo $HOME")
+    print(result.stdout, end="", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A temporary directory of the test's own, through which commands get, whoever they are."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield folder
+
+
+@contextlib.contextmanager
+def another_until_killed(workspace: Path) -> Iterator[Path]:
+    """A confined host of another process, and the directory of its commands."""
+    argv = [sys.executable, "-c", CONFINED, str(workspace)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        yield Path(child.stdout.readline().strip()).parent
+        os.kill(child.pid, signal.SIGKILL)
+
+
+async def test_what_a_killed_one_left_for_commands_is_swept_by_the_next_that_is_confined(
+    tmp_path: Path, temporary: str
+) -> None:
+    with another_until_killed(tmp_path) as left:
+        async with host(tmp_path, confine=True) as adapter:
+            await adapter.execute("true")
+            assert left.name in os.listdir(temporary)
+    async with host(tmp_path, confine=True) as adapter:
+        there = (await adapter.execute("echo $HOME")).stdout.strip()
+        assert os.listdir(temporary) == [Path(there).parent.name]
+    assert os.listdir(temporary) == []

@@ -17,7 +17,7 @@ from kakoi.runner.delivery import RunnerSettings, python_argv
 from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 from kakoi.sandbox.bubblewrap_launch import Settings, build_launch, look_at_system, walls_of
-from kakoi.sandbox.confined import Confinement, make_scratch, remove_scratch
+from kakoi.sandbox.confined import Confinement, Scratch
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.host import HostAdapter
@@ -145,7 +145,8 @@ async def _bubblewrap_as_user(workspace: Path, programs: tuple[str, ...] | None)
 async def _host_as_user(
     workspace: Path, programs: tuple[str, ...] | None
 ) -> AsyncIterator[Channel]:
-    scratch = make_scratch()
+    made = Scratch()
+    scratch = made.folder
     for folder in (scratch / "tmp", scratch / "home"):
         os.chown(folder, USER, GROUP)
     try:
@@ -160,4 +161,4 @@ async def _host_as_user(
         finally:
             await channel.close()
     finally:
-        remove_scratch(scratch)
+        made.remove()

@@ -1,9 +1,6 @@
 """Folders for tasks on this machine: made clean, taken away whatever is in them, and swept."""
 
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -98,29 +95,3 @@ async def test_a_sweep_where_there_is_nothing_is_no_error(
     folders: FolderEnvironments, settings: Settings
 ) -> None:
     assert await sweep(settings, folders) == []
-
-
-REMOVING = """
-import os, pathlib, sys
-from kakoi.tasks.folders import _remove
-if os.getuid() == 0:
-    os.setuid(65534)
-path = pathlib.Path(sys.argv[1])
-(path / "a" / "b").mkdir(parents=True)
-(path / "a" / "b" / "c").write_text("x")
-(path / "a" / "b").chmod(0)
-(path / "a").chmod(0)
-path.chmod(0o500)
-assert _remove(path)
-assert not path.exists()
-"""
-
-
-def test_what_a_command_made_unreadable_is_removed_by_whoever_is_not_root() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o777)
-        done = subprocess.run(
-            [sys.executable, "-c", REMOVING, f"{folder}/work"],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from kakoi.errors import ConfigurationError, SandboxError
-from kakoi.overlay.trees import FOLDER, empty
+from kakoi.overlay.trees import FOLDER
+from kakoi.removing import empty
 
 _VERSION = 1
 _PATIENCE_S = 5.0

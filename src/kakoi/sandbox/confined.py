@@ -5,17 +5,16 @@ no signal, no socket, no shared memory. What Landlock does not know stays open, 
 it: what is only looked at (names, sizes, modes), and modes and times of what the user owns.
 """
 
-import contextlib
+import logging
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from kakoi.process.stream import Launch
+from kakoi.removing import remove_tree
 from kakoi.runner.delivery import RunnerSettings, python_argv
 from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.bubblewrap_launch import (
@@ -27,9 +26,11 @@ from kakoi.sandbox.bubblewrap_launch import (
 )
 from kakoi.sandbox.landlock import ALL_FILES, CHANGE, READ, RUN, SCOPES, USE, Rules, Walls
 from kakoi.sandbox.limits import Group, rlimits_for
+from kakoi.sandbox.own_folders import OwnFolder, sweep
 from kakoi.sandbox.seccomp import system_call_filters
 from kakoi.sandbox.workspace import Seen, look_at
 
+_log = logging.getLogger(__name__)
 _SYSTEM = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /opt /nix/store".split()
 _TO_SEE = "/etc/passwd /etc/group /proc /sys/devices/system/cpu /sys/kernel/mm".split()
 _OF_THE_NETWORK = "/etc/resolv.conf /run/systemd/resolve/stub-resolv.conf".split()
@@ -40,6 +41,7 @@ _TERMINALS = ("/dev/ptmx", "/dev/pts")
 # and Landlock does not know who connects to those.
 _FAMILIES = {"none": (), "host": (2, 10, 16)}
 _SPEC = "\0spec"
+_PREFIX = "kakoi-scratch-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,24 +135,25 @@ class Confinement:
         return self.group.entries if self.group else []
 
 
-def make_scratch() -> Path:
-    """A private directory for commands; `remove_scratch` takes it away."""
-    folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="kakoi-")))
-    for name in ("tmp", "home", "place"):
-        (folder / name).mkdir(mode=0o700)
-    if os.geteuid() == 0:
-        folder.chmod(0o711)  # Not root any more, commands have to get through.
-    return folder
+class Scratch:
+    """A private directory for commands, until it is removed; what the killed left is removed first.
 
+    `folder`: with `tmp`, `home` and `place` in it.
+    """
 
-def remove_scratch(folder: Path) -> None:
-    """Take it away, whatever modes commands have left in it."""
+    def __init__(self) -> None:
+        sweep(_PREFIX, remove_tree)
+        self._own = OwnFolder(_PREFIX)
+        self.folder = Path(os.path.realpath(self._own.path))
+        for name in ("tmp", "home", "place"):
+            (self.folder / name).mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            self.folder.chmod(0o711)  # Not root any more, commands have to get through.
 
-    def insist(function: object, path: str, _error: object) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(path), 0o700)
-            os.chmod(path, 0o700)
-            os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
-
-    shutil.rmtree(folder, onerror=insist)
-    shutil.rmtree(folder, ignore_errors=True)
+    def remove(self) -> None:
+        """Take it away, whatever modes commands have left in it."""
+        try:
+            remove_tree(self.folder)
+        except OSError as error:
+            _log.warning("%s could not be removed: %s", self.folder, error)
+        self._own.let_go()

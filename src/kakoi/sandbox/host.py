@@ -29,7 +29,7 @@ from kakoi.sandbox.adapter import (
     as_command,
     exit_code_or_raise,
 )
-from kakoi.sandbox.confined import Confinement, make_scratch, remove_scratch
+from kakoi.sandbox.confined import Confinement, Scratch
 from kakoi.sandbox.landlock import as_unavailable
 from kakoi.sandbox.limits import BY_RLIMITS, Group, holding_of, make_group
 from kakoi.sandbox.settings import CONFINED_HOST
@@ -84,7 +84,7 @@ class HostAdapter:
             )
         self._network: Literal["none", "host"] = "host" if network == "host" else "none"
         self._programs = None if programs is None else tuple(sorted(programs))
-        self._scratch: Path | None = None
+        self._scratch: Scratch | None = None
         self._limits = limits or Limits()
         self._group: Group | None = None
         self._holding = Holding(not_kept=dict.fromkeys(LEAST, "the host confines nothing"))
@@ -149,7 +149,7 @@ class HostAdapter:
         await self._leave_group()
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
-            await asyncio.to_thread(remove_scratch, scratch)
+            await asyncio.to_thread(scratch.remove)
 
     async def _open(self) -> Channel:
         if self._confine:
@@ -165,7 +165,8 @@ class HostAdapter:
             await asyncio.to_thread(group.remove)
 
     async def _open_confined(self) -> Channel:
-        self._scratch = self._scratch or make_scratch()
+        if self._scratch is None:
+            self._scratch = await asyncio.to_thread(Scratch)
         await self._leave_group()
         self._group = await asyncio.to_thread(make_group, self._limits)
         kept = self._group.kept if self._group else frozenset()
@@ -173,7 +174,7 @@ class HostAdapter:
         self._holding.refuse_unkept(self._limits, sandbox=self.name)
         place = Confinement(
             workspace=look_at_workspace(self._workspace),
-            scratch=self._scratch,
+            scratch=self._scratch.folder,
             network=self._network,
             programs=self._programs,
             group=self._group,

@@ -8,13 +8,10 @@ inside passes bytes on, and none needs to be trusted with that.
 import array
 import asyncio
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
 import socket
-import stat
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +21,7 @@ from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.runner.channel import RunnerChannel
 from kakoi.runner.commands import Channel
 from kakoi.sandbox.adapter import PROXIED
+from kakoi.sandbox.own_folders import OwnFolder, is_ours, sweep
 
 _PATIENCE_S: Final = 10.0
 _PREFIX: Final = "kakoi-way-"
@@ -67,9 +65,9 @@ class Handover:
     """
 
     def __init__(self) -> None:
-        _sweep()
-        self._lock: int | None
-        self._private, self._lock = _make_private()
+        sweep(_PREFIX, _remove, is_kept=_has_note)
+        self._own: OwnFolder | None = OwnFolder(_PREFIX)
+        self._private = self._own.path
         self.folder = os.path.join(self._private, _FOLDER)
         os.mkdir(self.folder)
         # Commands may be another user than we are.
@@ -82,14 +80,14 @@ class Handover:
         `folder`: as it was mounted there.
         """
         private, name = os.path.split(folder)
-        if name != _FOLDER or not _is_ours(private) or not os.path.isdir(folder):
+        if name != _FOLDER or not is_ours(private, _PREFIX) or not os.path.isdir(folder):
             raise SandboxError(
                 "the way out of this container is lost: its directory on this machine is gone",
                 details={"directory": folder},
                 hint="make the container anew; for a task, prepare it again",
             )
         found = cls.__new__(cls)
-        found._private, found._lock, found.folder = private, None, folder
+        found._private, found._own, found.folder = private, None, folder
         return found
 
     @property
@@ -105,7 +103,7 @@ class Handover:
         coming = Path(self._private, f"{_NOTE}.{secrets.token_hex(4)}")
         coming.write_text(note, "utf-8")
         coming.replace(Path(self._private, _NOTE))
-        self._unlock()
+        self._let_go()
 
     async def take(self, channel: Channel, outlet: Outlet, *, inside: str) -> Served:
         """Have the runner hand its socket over, and have it served.
@@ -142,65 +140,27 @@ class Handover:
 
     def close(self) -> None:
         """Take the directory away."""
-        shutil.rmtree(self._private, ignore_errors=True)
-        self._unlock()
+        _remove(self._private)
+        self._let_go()
 
-    def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+    def _let_go(self) -> None:
+        if self._own is not None:
+            self._own.let_go()
 
 
 def discard_kept(folder: str) -> None:
     """Take away the directory that a container has left which is gone."""
     private, name = os.path.split(folder)
-    if name == _FOLDER and _is_ours(private):
-        shutil.rmtree(private, ignore_errors=True)
+    if name == _FOLDER and is_ours(private, _PREFIX):
+        _remove(private)
 
 
-def _make_private() -> tuple[str, int]:
-    """A directory of ours, and the descriptor by which it is locked."""
-    while True:
-        path = tempfile.mkdtemp(prefix=_PREFIX)
-        # Somebody may be sweeping, and take it for a leftover until it is locked.
-        try:
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.stat(path).st_ino == os.fstat(lock).st_ino:
-                return path, lock
-        os.close(lock)
+def _remove(private: str) -> None:
+    shutil.rmtree(private, ignore_errors=True)
 
 
-def _sweep() -> None:
-    """Take away what nobody holds or has kept."""
-    for private in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        if not _is_ours(str(private)) or (private / _NOTE).exists():
-            continue
-        with contextlib.suppress(OSError):
-            lock = os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not (private / _NOTE).exists():  # Kept meanwhile, and so let go.
-                    shutil.rmtree(private, ignore_errors=True)
-            finally:
-                os.close(lock)
-
-
-def _is_ours(private: str) -> bool:
-    """Was it made by this user, and can nobody else enter it?"""
-    try:
-        found = os.lstat(private)
-    except OSError:
-        return False
-    return (
-        os.path.basename(private).startswith(_PREFIX)
-        and stat.S_ISDIR(found.st_mode)
-        and found.st_uid == os.geteuid()
-        and stat.S_IMODE(found.st_mode) == 0o700
-    )
+def _has_note(private: str) -> bool:
+    return os.path.exists(os.path.join(private, _NOTE))
 
 
 def unreachable(why: str) -> SandboxError:

@@ -6,9 +6,6 @@ For machines without an engine of containers. What a project depends on is not i
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
-import stat
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -17,6 +14,7 @@ from pathlib import Path
 
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.gate import Gate
+from kakoi.removing import remove_tree
 from kakoi.tasks.checkout import clone_error
 from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential, parse_remote
@@ -134,26 +132,9 @@ class FolderEnvironments:
 
 
 def _remove(path: Path) -> bool:
-    """Remove all of it, also what commands have made read-only; links are not followed."""
-    if path.is_symlink():
-        path.unlink()
-        return True
-    if not os.path.lexists(path):
-        return True
-    _let_us_in(str(path))
-    for parent, names, _files in os.walk(path):
-        # Before the walk goes there: it skips what it cannot list.
-        for name in names:
-            _let_us_in(os.path.join(parent, name))
     try:
-        shutil.rmtree(path)
+        remove_tree(path)
     except OSError as error:
         _log.warning("the folder %s could not be removed: %s", path, error)
         return False
     return True
-
-
-def _let_us_in(folder: str) -> None:
-    if not os.path.islink(folder):
-        with contextlib.suppress(OSError):
-            os.chmod(folder, stat.S_IRWXU)
