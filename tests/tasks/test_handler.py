@@ -197,6 +197,9 @@ async def test_a_push_that_is_refused_is_an_error_without_the_token(
     assert TOKEN not in caplog.text + handled.error + house.hub.said()[0]
     assert house.hub.new_pulls() == []
     assert containers(owner) == []
+    [patch] = (house.folder / "transcripts").glob("*.patch")
+    assert "adder.py" in patch.read_text()
+    assert "`git apply`" in house.hub.said()[0]
 
 
 async def test_a_branch_that_moved_meanwhile_is_not_overwritten(house: House) -> None:

@@ -152,16 +152,14 @@ class TaskHandler:
         try:
             handled = await self._handle(task, source, attempt)
         except KakoiError as error:
-            _log.error("the task %s failed: %s", task.key, self._safe(str(error)))
-            way = f"\n\n{error.hint}" if error.hint else ""
-            handled = Handled(stage="error", error=f"{error}{way} ({error.code})")
+            handled = self._failed(task, error, Handled(stage="error"))
         except Exception as error:
             # Of one task: whoever does tasks must live to do the next one.
             where = self._safe("".join(traceback.format_exception(error)))
             _log.error("the task %s failed, and that is a defect of kakoi\n%s", task.key, where)
             handled = Handled(stage="error", error=f"kakoi failed: {type(error).__name__}")
         handled = self._without_secrets(handled)
-        if handled.ended is not None and handled.stage != "paused":
+        if handled.ended is not None and handled.stage != "paused" and not handled.is_kept:
             self._unfinished(task).discard()
         await finish(tell(source, task, handled, self._safe(comment_of(handled))))
         return handled
@@ -218,7 +216,14 @@ class TaskHandler:
         if handled.stage != "done":
             return handled
         work = await delivery.collect(base, self._safe(commit_message(task, handled.summary)))
-        return handled if work is None else await self._deliver(task, source, handled, work)
+        if work is None:
+            return handled
+        try:
+            return await self._deliver(task, source, handled, work)
+        except KakoiError as error:
+            # It was paid for, and whoever mends what is in the way can apply it.
+            await keeping.now()
+            return self._failed(task, error, replace(handled, is_kept=True))
 
     async def _earlier(self, task: Task, delivery: Delivery) -> Sequence[Turn]:
         """What was said before an interruption, with the changes of then brought back."""
@@ -283,6 +288,11 @@ class TaskHandler:
         title = self._safe(request_title(task))
         change = Change(branch=branch, title=title, body=self._safe(request_body(task, handled)))
         return replace(handled, url=await source.propose(task, change))
+
+    def _failed(self, task: Task, error: KakoiError, handled: Handled) -> Handled:
+        _log.error("the task %s failed: %s", task.key, self._safe(str(error)))
+        way = f"\n\n{error.hint}" if error.hint else ""
+        return replace(handled, stage="error", error=f"{error}{way} ({error.code})")
 
     def _without_secrets(self, handled: Handled) -> Handled:
         ended = handled.ended

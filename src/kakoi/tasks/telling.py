@@ -40,7 +40,10 @@ _STAGES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handled:
-    """What came of a task. `branch`: what was pushed to; `url`: of the request that was opened."""
+    """What came of a task. `branch`: what was pushed to; `url`: of the request that was opened.
+
+    `is_kept`: what was changed could not be delivered, and stays beside the transcript.
+    """
 
     stage: Stage
     summary: str = ""
@@ -49,6 +52,7 @@ class Handled:
     url: str = ""
     ended: Ended | None = None
     transcript: Path | None = None
+    is_kept: bool = False
 
 
 def harmless(text: str) -> str:
@@ -84,6 +88,8 @@ def comment_of(handled: Handled) -> str:
         parts.append(f"The change is pushed to the branch `{handled.branch}`.")
     elif handled.stage == "done":
         parts.append("Nothing was changed, so nothing is proposed.")
+    if handled.is_kept:
+        parts.append("What was changed is kept where it was worked on, as a patch for `git apply`.")
     if handled.ended is not None:
         parts.append(_effort(handled.ended))
     return "\n\n".join(part for part in parts if part)
