@@ -82,7 +82,7 @@ def hello():
 def result(order, **changes):
     return {{"id": order["id"], "kind": "exited", "number": 0, "error": "", "duration_ms": 1,
             "bytes": [0, 0], "stored": [0, 0], "cwd": "", "cpu_ms": 0, "max_rss_kib": 0,
-            "ended": 0, "survivors": 0, "disk_full": "", "exports": "", **changes}}
+            "ended": 0, "survivors": 0, "disk_full": "", "kept_out": "", "exports": "", **changes}}
 
 def stay():
     while os.read(0, 65536): pass

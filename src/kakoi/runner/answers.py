@@ -160,7 +160,7 @@ def parse_result(
 
 
 def _kept_out(answer: Mapping[str, Any]) -> str:
-    said = text({"kept_out": "", **answer}, "kept_out")
+    said = text(answer, "kept_out")
     if said not in _KEPT_OUT:
         raise BadFrame("an unknown rule of programs")
     return _KEPT_OUT[said]
