@@ -23,7 +23,11 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def neighbour(mark: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A process of this machine that has nothing to do with the sandbox."""
-    with subprocess.Popen(["sleep", mark]) as process:
+    # It speaks first: until a program is on its way, its arguments are not seen.
+    argv = ["sh", "-c", "echo up; read -r _", mark]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
         yield process
         process.kill()
 
