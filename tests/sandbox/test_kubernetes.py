@@ -34,7 +34,9 @@ from kakoi.sandbox.kubernetes_pod import KubernetesSettings
 
 KUBECONFIG = "/run/kakoi-cluster/kubeconfig"
 IMAGE = "kakoi-test:python"
-ENV = {"PATH": os.environ["PATH"], "KUBECONFIG": KUBECONFIG}
+# Without a home, kubectl keeps what it has heard in the directory that it is started in.
+HOME = os.path.dirname(KUBECONFIG)
+ENV = {"PATH": os.environ["PATH"], "HOME": HOME, "KUBECONFIG": KUBECONFIG}
 OWNER = f"test-{os.getpid()}"
 WAIT_S = 120
 
