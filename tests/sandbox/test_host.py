@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -133,13 +132,10 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A temporary directory of the test's own, through which commands get, whoever they are."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o711)
-        monkeypatch.setenv("TMPDIR", folder)
-        monkeypatch.setattr(tempfile, "tempdir", None)
-        yield folder
+def temporary(own_temporary: Path) -> Path:
+    """One through which commands get, whoever they are."""
+    own_temporary.chmod(0o711)
+    return own_temporary
 
 
 @contextlib.contextmanager
@@ -153,7 +149,7 @@ def another_until_killed(workspace: Path) -> Iterator[Path]:
 
 
 async def test_what_a_killed_one_left_for_commands_is_swept_by_the_next_that_is_confined(
-    tmp_path: Path, temporary: str
+    tmp_path: Path, temporary: Path
 ) -> None:
     with another_until_killed(tmp_path) as left:
         async with host(tmp_path, confine=True) as adapter:

@@ -13,11 +13,14 @@ from kakoi.audit import AuditLog
 from kakoi.config.credentials import credential_for
 from kakoi.egress.proxy import Proxy
 from kakoi.process.executor import ProcessExecutor
+from kakoi.runner.channel import RunnerChannel, open_channel
+from kakoi.runner.delivery import RunnerSettings
 from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.reaching import MakeProxy
 from tests.images.conftest import full_image as full_image  # One with go and Java, too.
 from tests.images.conftest import image as image  # One with pip and npm; built if need be.
+from tests.runner.conftest import host_launch
 from tests.tasks.hosting import PYTHON, GitServer, containers, docker, now, start_server
 
 
@@ -93,3 +96,11 @@ async def make(owner: str, tmp_path: Path) -> AsyncIterator[Make]:
         for info in each.active():
             await each.cleanup(info.task_uuid)
         await each.close()
+
+
+@pytest.fixture
+async def channel(tmp_path: Path) -> AsyncIterator[RunnerChannel]:
+    """A way to a runner on this machine, in a directory of the test's own."""
+    opened = await open_channel(host_launch(tmp_path), RunnerSettings())
+    yield opened
+    await opened.close()

@@ -24,11 +24,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def hub(engine: None, tmp_path: Path) -> Iterator[Hub]:
     """On the bridge of the engine: containers and this machine see it at the same address."""
     with a_hub(tmp_path / "srv", bridge()) as hub:

@@ -18,11 +18,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def lab(engine: None, tmp_path: Path) -> Iterator[Lab]:
     with a_lab(tmp_path / "srv", bridge()) as lab:
         yield lab

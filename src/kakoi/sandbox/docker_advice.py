@@ -1,57 +1,36 @@
 """What a container engine complains about → an error that says the fact and the next step. Pure."""
 
-import re
-from dataclasses import dataclass
-
 from kakoi.errors import EnvironmentUnavailableError, ImagePullError, SandboxError
-from kakoi.redact import redact
+from kakoi.sandbox.complaints import complaint, end_of, first_of, last_line
 
-_SHOWN = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class _Complaint:
-    """`fact` and `hint` may hold {program}, {it} (what the engine was asked about) and {why}."""
-
-    pattern: re.Pattern[str]
-    fact: str
-    hint: str
-    error: type[SandboxError] = SandboxError
-
-
-def _complaint(
-    pattern: str, fact: str, hint: str, error: type[SandboxError] = SandboxError
-) -> _Complaint:
-    return _Complaint(re.compile(pattern, re.IGNORECASE), fact, hint, error)
-
-
+# {program}, {it} (what the engine was asked about) and {why} are filled in.
 # In this order: an engine that can't be reached says so in words that match later lines, too.
 _COMPLAINTS = (
-    _complaint(
+    complaint(
         r"permission denied .*(docker|podman)?.*(socket|\.sock)|dial unix .*: permission denied",
         "this user may not use the {program} engine",
         "sudo usermod -aG docker $USER, then log in again (members of that group are as good as "
         "root); or use rootless podman",
         EnvironmentUnavailableError,
     ),
-    _complaint(
+    complaint(
         r"cannot connect to|is the docker daemon running|error during connect|connection refused"
         r"|no such host|i/o timeout|failed to connect to the docker api",
         "no {program} engine answers",
         "sudo systemctl start {program}; `{program} info` shows which address is tried",
         EnvironmentUnavailableError,
     ),
-    _complaint(
+    complaint(
         r"no space left on device|disk quota exceeded",
         "the {program} engine has no disk space left",
         "{program} system df shows what takes it; {program} image rm removes what is not needed",
     ),
-    _complaint(
+    complaint(
         r"is already in use|name .* in use",
         "there is already a container with the name `{it}`",
         "{program} rm -f {it}, if it is not needed",
     ),
-    _complaint(
+    complaint(
         r"no such image|image not known|unable to find image|pull access denied|manifest unknown"
         r"|manifest for .* not found|repository .* not found|failed to resolve reference"
         r"|lookup .* on |TLS handshake|x509|toomanyrequests|unauthorized|connecting to registry",
@@ -59,44 +38,44 @@ _COMPLAINTS = (
         "{program} pull {it} shows why; {program} image ls shows which are here",
         ImagePullError,
     ),
-    _complaint(
+    complaint(
         r"no such container|no container with name|is not running|container state improper"
         r"|can only create exec sessions on running",
         "the container `{it}` is not running any more",
         "{program} inspect {it} says what became of it",
     ),
-    _complaint(
+    complaint(
         r"range of cpus",
         "the machine has fewer CPUs than the limit asks for",
         "lower `limits.cpus`",
     ),
-    _complaint(
+    complaint(
         r"minimum memory limit|memory limit .*too (low|small)",
         "the memory limit is lower than the engine takes",
         "raise `limits.memory_bytes` to 64 MiB or more",
     ),
-    _complaint(
+    complaint(
         r"cgroup|does not support .* limit",
         "the engine could not set up the limits of a container: {why}",
         "look for missing controllers: `{program} info` warns about them; a machine with cgroup "
         "v2, or an engine that runs as root, has them",
     ),
-    _complaint(
+    complaint(
         r"resource temporarily unavailable|can't get final child's pid|cannot fork",
         "the container has no room for one more process",
         "end what runs in it, or raise `limits.processes`",
     ),
-    _complaint(
+    complaint(
         r"executable file not found|no such file or directory.*(exec|sleep|sh\b)",
         "the image has no `sh` or no `sleep`, and commands need both",
         "use an image with a shell: most have one, `distroless` and `scratch` do not",
     ),
-    _complaint(
+    complaint(
         r"unknown (shorthand )?flag|unknown option",
         "this version of {program} is too old: {why}",
         "install {program} 20.10 or newer",
     ),
-    _complaint(
+    complaint(
         r"(invalid mount|bind source path does not exist|mounts denied|not shared from the host)",
         "the engine cannot mount the workspace: {why}",
         "the directory must exist on the machine where the engine runs",
@@ -106,17 +85,14 @@ _COMPLAINTS = (
 
 def explain(stderr: str, *, program: str, doing: str, about: str = "") -> SandboxError:
     """The error for an engine that failed at `doing` something `about` an image or container."""
-    text = redact(stderr.strip())[-_SHOWN:]
+    text = end_of(stderr)
     why = _last_line(text)
     details = {"program": program, "doing": doing, "stderr": text}
-    for complaint in _COMPLAINTS:
-        if complaint.pattern.search(text):
-            if complaint.error is ImagePullError:
-                details["image"] = about
-            words = {"program": program, "it": about, "why": why}
-            return complaint.error(
-                complaint.fact.format(**words), details=details, hint=complaint.hint.format(**words)
-            )
+    found = first_of(_COMPLAINTS, text)
+    if found is not None:
+        if found.error is ImagePullError:
+            details["image"] = about
+        return found.as_error({"program": program, "it": about, "why": why}, details)
     return SandboxError(
         f"{program} failed at {doing}: {why or 'it did not say why'}",
         details=details,
@@ -132,7 +108,7 @@ def is_conflict(error: BaseException) -> bool:
 
 def not_pulled(image: str, stderr: str, *, program: str) -> ImagePullError:
     """The error for an image that is not here and could not be fetched."""
-    text = redact(stderr.strip())[-_SHOWN:]
+    text = end_of(stderr)
     return ImagePullError(
         f"cannot get the image `{image}`: {_last_line(text) or 'the engine did not say why'}",
         details={"image": image, "stderr": text},
@@ -141,9 +117,5 @@ def not_pulled(image: str, stderr: str, *, program: str) -> ImagePullError:
 
 
 def _last_line(text: str) -> str:
-    """What it comes down to: engines say it at the end, after progress and warnings."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("See '", "Run '"))]
-    return (
-        re.sub(r"^(docker: )?Error response from daemon: |^Error: ", "", said[-1]) if said else ""
-    )
+    daemon = r"^(docker: )?Error response from daemon: |^Error: "
+    return last_line(text, but=("See '", "Run '"), without=daemon)

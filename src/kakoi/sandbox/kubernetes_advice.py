@@ -1,53 +1,37 @@
 """What kubectl and a cluster say → an error that has the fact and the next step. Pure."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kakoi.errors import EnvironmentUnavailableError, ImagePullError, SandboxError
 from kakoi.redact import redact
+from kakoi.sandbox.complaints import complaint, end_of, first_of, last_line
 
-_SHOWN: Final = 2000
 _ROLE: Final = (
     "ask for a Role with pods: create, get, list, delete and pods/exec: create, get; "
     "`kubectl auth can-i --list` shows what this user may do"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Complaint:
-    """`fact` and `hint` may hold {it} (what kubectl was asked about) and {why}."""
-
-    pattern: re.Pattern[str]
-    fact: str
-    hint: str
-    error: type[SandboxError] = SandboxError
-
-
-def _complaint(
-    pattern: str, fact: str, hint: str, error: type[SandboxError] = SandboxError
-) -> _Complaint:
-    return _Complaint(re.compile(pattern, re.IGNORECASE), fact, hint, error)
-
-
+# {it} (what kubectl was asked about) and {why} are filled in.
 # In this order: the more particular words first.
 _COMPLAINTS: Final = (
-    _complaint(
+    complaint(
         r"context .* does not exist|no context exists with the name|context was not found"
         r"|current-context",
         "the kubeconfig has no such context: {why}",
         "`kubectl config get-contexts` lists them; sandbox.kubernetes.context names one",
         EnvironmentUnavailableError,
     ),
-    _complaint(
+    complaint(
         r"must be logged in|unauthorized|provide credentials|getting credentials"
         r"|exec plugin|executable .* not found",
         "the cluster does not know who we are: {why}",
         "log in to the cluster; `kubectl get pods` must work without a question",
         EnvironmentUnavailableError,
     ),
-    _complaint(
+    complaint(
         r"connection to the server .* refused|unable to connect to the server|dial tcp"
         r"|no such host|i/o timeout|server could not find the requested resource"
         r"|no configuration has been provided|missing or incomplete configuration info"
@@ -57,62 +41,60 @@ _COMPLAINTS: Final = (
         "sandbox.kubernetes.context choose another",
         EnvironmentUnavailableError,
     ),
-    _complaint(
+    complaint(
         r"x509|tls: ",
         "the cluster's certificate is not trusted: {why}",
         "get a new kubeconfig of this cluster",
         EnvironmentUnavailableError,
     ),
-    _complaint(
+    complaint(
         r"exceeded quota|maximum .* usage per|limitrange",
         "the namespace has no room for such a pod: {why}",
         "lower `resources` (memory_limit, cpu_limit, disk_limit), or have the quota raised",
         EnvironmentUnavailableError,
     ),
-    _complaint(
+    complaint(
         r"violates podsecurity|pod ?security ?policy|security context constraint",
         "the cluster's own rules refuse the pod: {why}",
         "a pod of ours asks for no privilege; on OpenShift set sandbox.kubernetes.user to a number "
         "of the namespace's range",
         EnvironmentUnavailableError,
     ),
-    _complaint(
+    complaint(
         r"runtimeclass.* not found",
         "the cluster has no such RuntimeClass: {why}",
         "`kubectl get runtimeclasses` lists them; leave sandbox.kubernetes.runtime_class out",
         EnvironmentUnavailableError,
     ),
-    _complaint(
+    complaint(
         r"namespaces? .* not found|namespace .* is being terminated",
         "the namespace is not there: {why}",
         "kubectl create namespace NAME, or name another one in sandbox.kubernetes.namespace",
         EnvironmentUnavailableError,
     ),
-    _complaint(
-        r"forbidden", "this user may not do that: {why}", _ROLE, EnvironmentUnavailableError
-    ),
-    _complaint(
+    complaint(r"forbidden", "this user may not do that: {why}", _ROLE, EnvironmentUnavailableError),
+    complaint(
         r"serviceaccount .* not found",
         "the namespace is not ready yet: {why}",
         "try again in a moment",
     ),
-    _complaint(
+    complaint(
         r"pods? .* not found|container not found|cannot exec (in|into) a (stopped|deleted)"
         r"|completed pod",
         "the pod `{it}` is not running any more",
         "`kubectl describe pod {it}` says what became of it; make a new sandbox",
     ),
-    _complaint(
+    complaint(
         r"error dialing backend|unable to upgrade connection",
         "the cluster does not reach the node of the pod: {why}",
         "`kubectl get nodes` shows whether it is ready",
     ),
-    _complaint(
+    complaint(
         r"executable file not found|no such file or directory",
         "the image has no `sh` or no `python3`, and commands need both",
         "name an image with python3, 3.8 or newer, in sandbox.kubernetes.image",
     ),
-    _complaint(
+    complaint(
         r"unknown (shorthand )?flag",
         "this kubectl is too old: {why}",
         "install kubectl 1.20 or newer",
@@ -123,17 +105,14 @@ _COMPLAINTS: Final = (
 
 def explain(stderr: str, *, doing: str, about: str = "") -> SandboxError:
     """The error for a kubectl that failed at `doing` something `about` a pod."""
-    text = redact(stderr.strip())[-_SHOWN:]
+    text = end_of(stderr)
     why = _last_line(text)
     details: dict[str, Any] = {"program": "kubectl", "doing": doing, "stderr": text}
-    for complaint in _COMPLAINTS:
-        if complaint.pattern.search(text):
-            if complaint.error is EnvironmentUnavailableError:
-                details["environmentType"] = "kubernetes"
-            words = {"it": about, "why": why}
-            return complaint.error(
-                complaint.fact.format(**words), details=details, hint=complaint.hint.format(**words)
-            )
+    found = first_of(_COMPLAINTS, text)
+    if found is not None:
+        if found.error is EnvironmentUnavailableError:
+            details["environmentType"] = "kubernetes"
+        return found.as_error({"it": about, "why": why}, details)
     return SandboxError(
         f"kubectl failed at {doing}: {why or 'it did not say why'}",
         details=details,
@@ -142,9 +121,8 @@ def explain(stderr: str, *, doing: str, about: str = "") -> SandboxError:
 
 
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith("command terminated with")]
-    return re.sub(r"^(error: |Error from server( \(\w+\))?: )+", "", said[-1]) if said else ""
+    server = r"^(error: |Error from server( \(\w+\))?: )+"
+    return last_line(text, but=("command terminated with",), without=server)
 
 
 # --- Pods ------------------------------------------------------------------------------------
