@@ -68,7 +68,7 @@ class ScriptedExecutor(ProcessExecutor):
     def _answers(self) -> dict[str, Callable[[list[str]], ProcessResult]]:
         return {
             "version": lambda _args: answer("20.10.24\n"),
-            "info": lambda _args: answer('2 ["name=seccomp,profile=default"]\n'),
+            "info": lambda _args: answer('2 20.10.24 ["name=seccomp,profile=default"]\n'),
             "image": self._image,
             "pull": self._pull,
             "create": self._create,

@@ -108,7 +108,22 @@ async def test_a_program_that_is_not_there_is_told_and_the_loop_goes_on(door: Mc
     script = Script(call("execute_command", command="phpunit"), done())
     ended = await run(door, script, ear)
     assert ended.outcome is Outcome.DONE
-    assert "127" in script.last_heard
+    assert "phpunit: command not found" in script.last_heard
+    assert "[exit code 127 | " in script.last_heard
+
+
+@pytest.mark.requirement("A-058")
+async def test_what_may_not_be_executed_is_told_and_the_loop_goes_on(door: McpDoor) -> None:
+    make = "mkdir node_modules; mkdir node_modules/.bin; echo ls > node_modules/.bin/jest"
+    script = Script(
+        call("execute_command", command=make),
+        call("execute_command", command="node_modules/.bin/jest"),
+        done(),
+    )
+    ended = await run(door, script)
+    assert ended.outcome is Outcome.DONE
+    assert "Permission denied" in script.last_heard
+    assert "[exit code 126 | " in script.last_heard
 
 
 async def test_a_question_of_the_policy_without_a_person_is_a_no(door: McpDoor) -> None:

@@ -1,12 +1,15 @@
 """Where settings come from, which of them wins, and what a project may not do."""
 
 from collections.abc import Mapping
+from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from kakoi.config.environments import environment_options
 from kakoi.config.loading import load_settings, project_file, user_file
 from kakoi.config.opening import sandbox_from
 from kakoi.config.policies import policy_from
@@ -139,6 +142,30 @@ def test_every_key_of_the_block_is_read(
 ) -> None:
     assert default != read
     assert sources.load(nested(f"command_executor.{key}", given)) == {path: read}
+
+
+@pytest.mark.requirement("A-017", "A-022", "A-023", "A-024", "A-025", "A-042", "A-043", "A-048", "A-054")  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "value", "of", "default", "changed"),
+    [
+        ("docker.base_image", "x:1", "image", "coding-agent-executor:latest", "x:1"),
+        ("docker.resources.cpu_limit", 0.5, "limits.cpus", 2, 0.5),
+        ("docker.resources.memory_limit", "1g", "limits.memory_bytes", 4 * GIB, GIB),
+        ("docker.resources.disk_limit", "2g", "limits.disk_bytes", 10 * GIB, 2 * GIB),
+        ("clone.shallow", False, "clone.depth", 1, None),
+        ("clone.depth", 5, "clone.depth", 1, 5),
+        ("clone.auto_install_deps", False, "install_dependencies", True, False),
+        ("execution.timeout_seconds", 60, "timeout_s", 1800, 60),
+        ("execution.max_output_size", 4096, "max_output_bytes", 1048576, 4096),
+        ("cleanup.stale_threshold_hours", 48, "stale_after", timedelta(hours=24), timedelta(2)),
+    ],
+)
+def test_what_the_block_says_is_what_environments_are_made_with(
+    tmp_path: Path, key: str, value: object, of: str, default: object, changed: object
+) -> None:
+    for text, wanted in (("", default), (nested(f"command_executor.{key}", value), changed)):
+        options = environment_options(loaded_from(tmp_path / "config.yaml", text))
+        assert attrgetter(of)(options) == wanted
 
 
 VARIABLES: list[tuple[str, str, object, str, object]] = [

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 # --- Running ---------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A-053")
 async def test_the_answer_is_all_that_was_written_and_a_last_line(client: Client) -> None:
     result = await run(client, "echo out; echo err >&2; exit 3")
     first, second, third, last = text_of(result).splitlines()
@@ -33,9 +34,15 @@ async def test_the_answer_is_all_that_was_written_and_a_last_line(client: Client
     assert result.structured_content is None
     meta = meta_of(result)
     assert (meta["exit_code"], meta["reason"], meta["running"]) == (3, "exited", False)
+    assert type(meta["exit_code"]) is type(meta["duration_ms"]) is int
+    assert f"| {meta['duration_ms']} ms |" in last
     assert "disk_bytes" in meta["limits_not_kept"]  # Commands run on the host here.
     start, end = meta["spans"]["stderr"]
     assert text_of(result)[start:end] == "err\n"
+    start, end = meta["spans"]["stdout"]
+    assert text_of(result)[start:end] == "out\n"
+    slow = await run(client, "sleep 0.3")
+    assert meta_of(slow)["duration_ms"] >= 300
 
 
 @pytest.mark.requirement("A-049")

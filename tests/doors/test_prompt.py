@@ -46,6 +46,7 @@ SYSTEM_PROMPT = """\
 
 @pytest.mark.requirement("A-079")
 def test_the_template_holds_the_text_of_the_specification() -> None:
+    assert TEMPLATE_NAME == "system_prompt_command_executor.txt"
     text = shipped_template()
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings == [

@@ -63,6 +63,64 @@ def test_the_prompt_shows_the_six_lines_of_the_spec() -> None:
     assert prompt_commands(load_policy()) == PROMPT
 
 
+# What the tables of spec A, 6.3.1 to 6.3.6, give as examples of use.
+EXAMPLES = {
+    "build": """
+        npm install; npm run build; npm test; yarn install; yarn build; yarn test; pnpm install; pnpm build
+        pip install; pip list; pip3 install -r requirements.txt
+        conda activate; conda install; conda env create; mamba install; mamba env create -f condaenv.yaml
+        python setup.py; python -m pytest; python3 -m venv; python3 script.py
+        go build; go test; go mod download; cargo build; cargo test; mvn install; mvn test
+        gradle build; gradle test; make; make install; make test; cmake .; cmake --build .
+        bundle install; bundle exec; gem install; composer install; composer update; dotnet build; dotnet test
+    """,
+    "test": """
+        pytest; pytest -v; pytest tests/; jest; jest --coverage; mocha; mocha tests/; rspec; rspec spec/
+        phpunit; phpunit tests/; go test ./...; go test -v; cargo test; cargo test --all; dotnet test
+    """,
+    "lint": """
+        eslint .; eslint --fix .; prettier --check .; prettier --write .; black .; black --check .
+        flake8; flake8 src/; pylint src/; mypy src/; rubocop; rubocop -a; gofmt -w .; golint ./...
+        rustfmt --check .; cargo clippy; tsc --noEmit; tsc
+    """,
+    "files": """
+        ls -la; ls -R; cat file.txt; head -n 50 file.txt; tail -n 50 file.txt
+        grep -r "pattern" .; grep -rn "function" src/; find . -name "*.py"; find . -type f; wc -l file.txt
+        diff file1.txt file2.txt; tree; tree -L 2; file filename; stat filename
+    """,
+    "vcs": """
+        git status; git diff; git diff HEAD~1; git log --oneline -10; git branch; git branch -a
+        git show HEAD; git blame file.txt
+    """,
+    "utilities": """
+        echo "text"; pwd; cd src/; mkdir -p dir/subdir; rm file.txt; cp src.txt dst.txt; mv old.txt new.txt
+        touch newfile.txt; chmod +x script.sh; env; which python; curl -s https://api.example.com
+        wget https://example.com/file; tar -xzf archive.tar.gz; unzip archive.zip; cat data.json | jq '.key'
+        sed 's/old/new/g' file.txt; awk '{print $1}' file.txt; sort file.txt; uniq file.txt
+        find . -name "*.txt" | xargs grep "pattern"
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    "category",
+    [
+        pytest.param("build", marks=pytest.mark.requirement("A-060")),
+        pytest.param("test", marks=pytest.mark.requirement("A-061")),
+        pytest.param("lint", marks=pytest.mark.requirement("A-062")),
+        pytest.param("files", marks=pytest.mark.requirement("A-063")),
+        pytest.param("vcs", marks=pytest.mark.requirement("A-064")),
+        pytest.param("utilities", marks=pytest.mark.requirement("A-065", "A-067")),
+    ],
+)
+def test_every_example_of_the_spec_may_run(category: str) -> None:
+    examples = [line.strip() for line in EXAMPLES[category].replace(";", "\n").split("\n")]
+    assert len(examples) > 7
+    policy = load_policy()
+    judged = {text: decide(policy, text, cwd="/workspace/project") for text in examples if text}
+    assert [text for text, decision in judged.items() if not decision.allowed] == []
+
+
 @pytest.mark.requirement("A-060")
 @pytest.mark.parametrize("command", ["maven test", "mvn test", "gradle build"])
 def test_maven_goes_by_both_names(command: str) -> None:
@@ -99,8 +157,15 @@ def test_a_custom_list_is_the_whole_list() -> None:
     assert prompt_commands(policy) == "Build/Package Management: npm, python\nFile Operations: grep"
 
 
-@pytest.mark.requirement("A-078")
-@pytest.mark.parametrize("program", ["sudo", "nc", "dd", "ssh", "kill", "docker", "eval"])
+# Spec A, 6.3.7, and some more.
+FORBIDDEN = """
+sudo su chown mount umount iptables ip6tables systemctl service kill killall reboot shutdown dd mkfs fdisk parted
+nc netcat nmap ssh scp rsync docker eval
+""".split()
+
+
+@pytest.mark.requirement("A-072", "A-073", "A-074", "A-078")
+@pytest.mark.parametrize("program", FORBIDDEN)
 def test_a_denied_program_stays_denied_even_if_it_is_added(program: str) -> None:
     for lists in (
         AllowedCommands(additional=(program,)),
@@ -108,6 +173,18 @@ def test_a_denied_program_stays_denied_even_if_it_is_added(program: str) -> None
     ):
         decision = decide(load_policy(allowed=lists), f"{program} x")
         assert decision.verdict is Verdict.DENY
+
+
+@pytest.mark.requirement("A-078")
+@pytest.mark.parametrize("command", ["rm -rf x", "chmod 777 f"])
+def test_a_denied_form_stays_denied_even_if_it_is_added(command: str) -> None:
+    program = command.partition(" ")[0]
+    for added in (program, command, command.rpartition(" ")[0]):
+        for lists in (
+            AllowedCommands(additional=(added,)),
+            AllowedCommands(use_default=False, custom_list=(added,)),
+        ):
+            assert decide(load_policy(allowed=lists), command).verdict is Verdict.DENY
 
 
 def test_an_added_program_is_still_judged_by_its_arguments() -> None:

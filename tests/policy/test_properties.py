@@ -19,7 +19,8 @@ REFUSED = [
     "sudo id", "su -", "rm -rf x", "rm -R x", "chmod 777 f", "chown a b", "mount x", "iptables -L", "systemctl stop x",
     "kill -9 1", "killall x", "reboot", "shutdown now", "dd if=a of=b", "mkfs x", "fdisk -l", "nc -l 1", "nmap x",
     "ssh host", "scp a b:", "rsync a b:", "frobnicate", "docker ps", "curl -d x http://example.org", "sed -i p f",
-    "/usr/bin/sudo id", "./sudo id", "eval ls", "touch /etc/x", "git -c core.pager=x log",
+    "umount x", "ip6tables -L", "service x stop", "parted x",
+    "netcat -l 1", "/usr/bin/sudo id", "./sudo id", "eval ls", "touch /etc/x", "git -c core.pager=x log",
 ]  # fmt: skip
 
 CARRIERS = [

@@ -190,6 +190,7 @@ def test_podman_cannot_be_told_some_paths() -> None:
         mount_args("/a:b,c", "/w", "podman")
 
 
+@pytest.mark.requirement("A-020")
 @pytest.mark.parametrize(
     ("field", "value"),
     [

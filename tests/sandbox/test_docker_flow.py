@@ -147,11 +147,26 @@ async def test_an_image_that_has_to_be_pulled_does_not_make_it_unavailable() -> 
 
 @pytest.mark.requirement("A-101")
 async def test_an_engine_that_is_too_old_is_reported() -> None:
-    executor = ScriptedExecutor({IMAGE: ""}, scripted={"version": answer("20.9.1\n")})
-    found = await adapter(executor).availability()
-    assert not found
-    assert "20.9.1" in found.reason
-    assert "20.10 or newer" in found.reason
+    for version in ("20.9.1", "19.03.15"):
+        scripted = {"version": answer(f"{version}\n"), "info": answer(f"2 {version} []\n")}
+        executor = ScriptedExecutor({IMAGE: ""}, scripted=scripted)
+        found = await adapter(executor).availability()
+        assert not found
+        assert version in found.reason
+        assert "20.10 or newer" in found.reason
+        # Also to who did not ask whether it is available.
+        with pytest.raises(EnvironmentUnavailableError, match=f"version {version}; it must be 20"):
+            await adapter(executor, lifetime="sandbox").channel()
+        assert not executor.called("create")
+
+
+@pytest.mark.requirement("A-101")
+@pytest.mark.parametrize("version", ["20.10.0", "20.10.24", "24.0.7", "28.5.2-ce"])
+async def test_an_engine_is_new_enough_from_20_10_on(version: str) -> None:
+    scripted = {"version": answer(f"{version}\n"), "info": answer(f"2 {version} []\n")}
+    executor = ScriptedExecutor({IMAGE: ""}, scripted=scripted)
+    assert await adapter(executor).availability()
+    assert (await adapter(executor).execute("true")).exit_code == 0
 
 
 # --- One container for each command ----------------------------------------------------------
@@ -443,7 +458,7 @@ async def test_the_network_of_the_host_is_used_only_with_a_warning(
 
 @pytest.mark.parametrize(
     ("said", "words"),
-    [('2 ["name=rootless"]', "rootless"), ('2 ["name=userns"]', "userns-remap")],
+    [('2 28.0.1 ["name=rootless"]', "rootless"), ('2 28.0.1 ["name=userns"]', "userns-remap")],
 )
 async def test_an_engine_that_changes_users_gets_no_workspace(
     said: str, words: str, tmp_path: Path

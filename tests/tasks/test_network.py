@@ -71,7 +71,7 @@ def settings(**network: Any) -> Settings:
     return Settings(tasks=TaskSection(base_image=PYTHON, network=NetworkSection(**network)))
 
 
-@pytest.mark.requirement("A-031")
+@pytest.mark.requirement("A-028", "A-029", "A-031")
 @pytest.mark.parametrize(
     ("access", "whitelist", "network", "domains"),
     [
@@ -96,8 +96,34 @@ def test_a_list_that_means_nothing_is_told_before_anything_is_made() -> None:
         environment_options(settings(whitelist_mode=True, allowed_domains=("https://x.org",)))
 
 
-def test_by_itself_an_environment_reaches_what_is_public() -> None:
-    assert EnvironmentOptions().network == "open"
+@pytest.mark.requirement("A-028", "A-030", "A-033")
+async def test_by_itself_an_environment_reaches_what_is_public(
+    make: Made, internet: Callable[..., Proxy], git: GitServer
+) -> None:
+    options = environment_options(Settings())
+    assert EnvironmentOptions().network == options.network == "open"
+    manager = make(make_proxy=internet, network=options.network)
+    async with manager.open(a_task("http://git.test:8080/open/project.git")) as info:
+        for name in NAMES:  # None of them is listed anywhere.
+            found = await manager.execute(info.container_id, f"{GET} http://{name}:8080/seen")
+            assert (found.stdout, found.blocked_connections) == ("200\n", ())
+        # That was the one way out: there is no other, not even to a neighbour.
+        assert docker("inspect", "-f", "{{.HostConfig.NetworkMode}}", info.name) == "none"
+        for there in (git.host, "172.17.0.1:8080", "127.0.0.1:8080"):
+            direct = f"no_proxy='*' {GET} http://{there}/seen"
+            found = await manager.execute(info.container_id, direct)
+            assert found.stdout.startswith("failed"), there
+
+
+@pytest.mark.requirement("A-029")
+async def test_without_access_an_environment_reaches_nothing(make: Made, tmp_path: Path) -> None:
+    options = environment_options(settings(external_access=False))
+    manager = make(network=options.network)
+    async with manager.open(a_task(a_repository(tmp_path / "p", {"x": "1"}))) as info:
+        shown = docker("inspect", "-f", "{{.HostConfig.NetworkMode}}", info.name)
+        assert shown == "none"
+        found = await manager.execute(info.container_id, f"{GET} http://git.test:8080/seen")
+        assert found.stdout.startswith("failed")
 
 
 @pytest.mark.requirement("A-031")

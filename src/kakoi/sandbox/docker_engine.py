@@ -35,8 +35,8 @@ _PAUSE_S = 0.3
 _SOCKET: Final = "/var/run/docker.sock"
 _OLDEST = (20, 10)
 _FACTS = {
-    "docker": "{{.NCPU}} {{json .SecurityOptions}}",
-    "podman": "{{.Host.CPUs}} {{if .Host.Security.Rootless}}rootless{{end}}",
+    "docker": "{{.NCPU}} {{.ServerVersion}} {{json .SecurityOptions}}",
+    "podman": "{{.Host.CPUs}} {{.Version.Version}} {{if .Host.Security.Rootless}}rootless{{end}}",
 }
 _IMAGE = "{{.Id}} {{.Config.User}}{{range $path, $_ := .Config.Volumes}}\n{{$path}}{{end}}"
 _GONE = re.compile(r"no such container|no container with name|no such object", re.IGNORECASE)
@@ -164,22 +164,25 @@ class Engine:
         text = (
             await self.must(["version", "--format", format_], doing="saying its version")
         ).strip()
-        numbers = re.match(r"(\d+)\.(\d+)", text)
+        self._refuse_old(text)
+        return text
+
+    def _refuse_old(self, version: str) -> None:
+        numbers = re.match(r"(\d+)\.(\d+)", version)
         if self.program == "docker" and numbers and tuple(map(int, numbers.groups())) < _OLDEST:
             raise EnvironmentUnavailableError(
-                f"the docker engine is version {text}; it must be 20.10 or newer",
+                f"the docker engine is version {version}; it must be 20.10 or newer",
                 details={"environmentType": self.program},
                 hint="install a newer engine: https://docs.docker.com/engine/install/",
             )
-        return text
 
     async def facts(self) -> Facts:
-        """What the engine can do; asked once."""
+        """What the engine can do; asked once. One that is too old is an error."""
         if self._facts is None:
             args = ["info", "--format", _FACTS[self.program]]
-            cpus, _, rest = (
-                (await self.must(args, doing="describing itself")).strip().partition(" ")
-            )
+            said = (await self.must(args, doing="describing itself")).strip()
+            cpus, version, rest = (*said.split(" ", 2), "", "")[:3]
+            self._refuse_old(version)
             self._facts = Facts(
                 cpus=float(cpus) if cpus.isdigit() and int(cpus) else None,
                 rootless="rootless" in rest,
