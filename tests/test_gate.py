@@ -25,6 +25,7 @@ from kakoi.sandbox.adapter import Availability, ExecuteOptions, Holding
 from kakoi.sandbox.host import HostAdapter
 
 pytestmark = pytest.mark.anyio
+WAIT_S = 60.0
 POLICY = load_policy(allowed=AllowedCommands(additional=("sleep", "bash", "sh")))
 
 
@@ -319,8 +320,7 @@ async def test_a_job_is_judged_too_and_its_end_is_recorded(
     job = await gate.start(Command(command="cat", stdin_open=True))
     channel = await sandbox.channel()
     await channel.write_stdin(job, b"x", close=True)
-    assert (await channel.wait_job(job)) is not None
-    await asyncio.wait_for(asyncio.gather(*gate._jobs), 10)
+    assert await gate.wait(job, wait_s=WAIT_S) is not None
     await gate.close()
     assert events(log_file) == [Event.STARTED, Event.ENDED]
     assert [record.truncated for record in read(log_file)] == [None, False]
@@ -354,6 +354,18 @@ async def test_a_job_can_be_waited_for_and_ended_and_its_end_is_recorded_by_then
     assert again.reason is Reason.CANCELLED
 
 
+async def test_who_waits_for_a_job_is_not_cancelled_with_the_gate(
+    sandbox: RecordingSandbox,
+) -> None:
+    gate = Gate(POLICY, sandbox)
+    job = await gate.start(Command(command="sleep 600"))
+    waiting = asyncio.ensure_future(gate.wait(job, wait_s=WAIT_S))
+    await asyncio.sleep(0)
+    await gate.close()
+    assert await waiting is None
+    assert (await gate.stop(job)).reason is Reason.CANCELLED
+
+
 async def test_a_start_that_is_interrupted_leaves_no_job_behind(
     sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
 ) -> None:
@@ -368,8 +380,9 @@ async def test_a_start_that_is_interrupted_leaves_no_job_behind(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.gather(*gate._jobs)
-        assert [job for job in await channel.list_jobs() if job.running] == []
+        for job in gate.running_jobs:
+            await gate.wait(job, wait_s=WAIT_S)
+        assert [each for each in await channel.list_jobs() if each.running] == []
     begun = events(log_file).count(Event.STARTED)
     assert events(log_file).count(Event.ENDED) == begun
 

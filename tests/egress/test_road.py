@@ -195,17 +195,16 @@ async def test_every_way_to_run_tells_what_was_refused(project: Path, tmp_path: 
     log = tmp_path / "audit.jsonl"
     policy = load_policy(roots=[str(project)])
     async with open_gate(policy, config, workspace=str(project), audit_file=log) as gate:
-        results = [await gate.run(wanted)]
+        results: list[ExecutionResult | None] = [await gate.run(wanted)]
         async with gate.open(Command(command=REFUSED)) as running:
             results.append(await running.result())
         job = await gate.start(Command(command=REFUSED))
-        ended = await gate.wait(job, wait_s=WAIT_S)
+        results += [await gate.wait(job, wait_s=WAIT_S), await gate.wait(job, wait_s=0)]
+        results.append(await gate.stop(job))
         quiet = await gate.run(Command(command="echo quiet"))
 
     blocked = BlockedConnection("pypi.example", 80, "it is not listed", by_list=True)
-    assert ended is not None
-    told = [each.blocked_connections for each in (*results, ended)]
-    assert told == [(blocked,)] * 3
+    assert [each and each.blocked_connections for each in results] == [(blocked,)] * 5
     assert quiet.blocked_connections == ()
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert events.count("connection") == 3

@@ -29,6 +29,7 @@ from kakoi.gate.calls import (
     undisturbed,
     with_variables,
 )
+from kakoi.gate.jobs import Jobs
 from kakoi.gate.reaching import Watch, Watchable, WatchedRunning, with_blocked
 from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
 from kakoi.policy.rules import Policy, Verdict
@@ -85,7 +86,7 @@ class Gate:
         self._turns = asyncio.Semaphore(concurrency)
         self._ask_always = ask_always
         self._validators = tuple(validators)
-        self._jobs: set[asyncio.Task[ExecutionResult]] = set()
+        self._jobs = Jobs()
         self.proxy = proxy
 
     @property
@@ -200,9 +201,10 @@ class Gate:
         except BaseException as error:
             # It may have begun all the same: the answer was on its way.
             ending = self._call_off(channel, entry, beginning, error)
-            await asyncio.shield(self._keep(ending, command.id))
+            await asyncio.shield(self._jobs.see_to_its_end(command.id, ending))
             raise
-        self._keep(self._see_it_end(channel, entry, command.max_output_bytes, watch), command.id)
+        end = self._see_it_end(channel, entry, command.max_output_bytes, watch)
+        self._jobs.see_to_its_end(command.id, end)
         return command.id
 
     async def wait(self, job: str, *, wait_s: float) -> ExecutionResult | None:
@@ -210,40 +212,25 @@ class Gate:
 
         Its output is in the sandbox: `Channel.read_output`.
         """
-        if (task := self._task_of(job)) is not None:
-            await asyncio.wait([task], timeout=wait_s)
-            return task.result() if task.done() else None
+        if job in self._jobs:
+            return await self._jobs.wait(job, wait_s=wait_s)
         return await (await self._channel_to(job)).wait_job(job, wait_s=wait_s)
 
     async def stop(self, job: str) -> ExecutionResult:
         """End a job and everything it started; returns its result, recorded."""
         channel = await self._channel_to(job)
-        task = self._task_of(job)
         result = await channel.stop_job(job)
-        if task is not None:
-            await asyncio.wait([task])
-        return result
+        return await self._jobs.wait(job) or result
 
     @property
     def running_jobs(self) -> list[str]:
         """The jobs of this gate that have not ended."""
-        return [task.get_name() for task in self._jobs]
-
-    def _keep(
-        self, ending: Coroutine[object, object, ExecutionResult], job: str
-    ) -> "asyncio.Task[ExecutionResult]":
-        task = asyncio.get_running_loop().create_task(ending, name=job)
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
-        return task
+        return self._jobs.running
 
     async def _channel_to(self, job: str) -> Channel:
         if self.sandbox is None:
             raise ConfigurationError(f"there is no job {job!r}: nothing was started yet")
         return await self.sandbox.channel()
-
-    def _task_of(self, job: str) -> "asyncio.Task[ExecutionResult] | None":
-        return next((task for task in self._jobs if task.get_name() == job), None)
 
     async def _see_it_end(
         self, channel: Channel, entry: AuditEntry, limit_bytes: int, watch: Watch | None
@@ -287,9 +274,7 @@ class Gate:
 
     async def close(self) -> None:
         """Stop waiting for jobs. The sandbox belongs to whoever made it."""
-        for task in list(self._jobs):
-            task.cancel()
-        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._jobs.close()
 
     # --- Before ------------------------------------------------------------------------------
 
