@@ -1,11 +1,13 @@
-"""Documents that strangers write (YAML, front matter of Markdown) → values with their lines.
+"""Documents that strangers write (YAML, TOML, front matter of Markdown) → values.
 
 Whatever is in one, reading it is quick, small and quiet: it gives values or a ConfigurationError.
 """
 
 import errno
 import os
+import re
 import stat
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,8 @@ from kakoi.errors import ConfigurationError
 
 _MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 16
+# Of `a.a.a.…`, which TOML takes for a key, a long one takes minutes.
+_LONG_TOML_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
 # Of `1:1:1:…`, which YAML takes for a number to the base of sixty, a long one takes hours.
 _MAX_NUMBER = 64
 # What its constructors raise for `!!bool x`, `!!int ""` and the like.
@@ -74,6 +78,16 @@ def front_matter(text: str, *, origin: str) -> tuple[Mapping[str, Any], str]:
     items = yaml_items("\n".join(["", *lines[1:end]]), Path(origin))
     values = {".".join(item.keys): item.value for item in items}
     return values, "\n".join(lines[end + 1 :]).strip()
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """What a text holds; `path` is where it is from."""
+    if _LONG_TOML_KEY.search(text):
+        raise ConfigurationError(f"{path} is nested too deeply")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # A number can be too long, too.
+        raise ConfigurationError(f"{path} is no TOML: {error}") from None
 
 
 def yaml_items(text: str, path: Path) -> Iterator[Item]:

@@ -182,7 +182,7 @@ def _statement(text: str) -> tuple[str, str]:
 def _toml(text: str, what: str = "it is") -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # A number can be too long, too.
         raise CannotMerge(f"{what} no TOML: {error}") from None
 
 

@@ -1,12 +1,11 @@
 """A file of settings → its values with the lines they are on. Strangers write such files."""
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kakoi.documents import Item, read_text, yaml_items
+from kakoi.documents import Item, parse_toml, read_text, yaml_items
 from kakoi.errors import ConfigurationError
 
 _MAX_DEPTH = 16
@@ -17,7 +16,8 @@ def read_items(path: Path) -> list[Item] | None:
     text = read_text(path)
     if text is None:
         return None
-    return list(_toml(text, path) if path.suffix == ".toml" else yaml_items(text, path))
+    is_toml = path.suffix == ".toml"
+    return list(_flatten(parse_toml(text, path), (), path) if is_toml else yaml_items(text, path))
 
 
 def user_folder(environ: Mapping[str, str]) -> Path:
@@ -26,14 +26,6 @@ def user_folder(environ: Mapping[str, str]) -> Path:
     if not os.path.isabs(folder):  # So the XDG specification wants it.
         folder = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
     return Path(folder, "kakoi")
-
-
-def _toml(text: str, path: Path) -> Iterator[Item]:
-    try:
-        parsed = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is no TOML: {error}") from None
-    yield from _flatten(parsed, (), path)
 
 
 def _flatten(table: dict[str, Any], keys: tuple[str, ...], path: Path) -> Iterator[Item]:

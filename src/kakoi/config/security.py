@@ -1,13 +1,12 @@
 """security.toml: what the shell integration (spec D) may do for this user."""
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kakoi.config.files import user_folder
-from kakoi.documents import read_text
+from kakoi.documents import parse_toml, read_text
 from kakoi.errors import ConfigurationError
 from kakoi.sandbox.settings import SandboxConfig
 from kakoi.sections import Section
@@ -43,11 +42,7 @@ def load_security(path: Path | None = None) -> ShellSecurity:
     text = read_text(path)
     if text is None:
         return ShellSecurity()
-    try:
-        parsed = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is no TOML: {error}") from None
-    return parse_security(parsed, origin=str(path))
+    return parse_security(parse_toml(text, path), origin=str(path))
 
 
 def parse_security(data: object, *, origin: str) -> ShellSecurity:
