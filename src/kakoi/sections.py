@@ -44,20 +44,12 @@ class Section:
     def text(self, name: str, default: str = "") -> str:
         """A text."""
         value = self._values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise wrong(self.at(name), value, "text")
-        return value
+        return default if value is None else as_text(value, self.at(name))
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
         value = self._values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise wrong(self.at(name), value, "true or false")
-        return value
+        return default if value is None else as_flag(value, self.at(name))
 
     def seconds(self, name: str, default: float) -> float:
         """A time in seconds, above zero."""
@@ -71,13 +63,32 @@ class Section:
     def texts(self, name: str) -> tuple[str, ...] | None:
         """A list of texts, none of them empty; None if there is no value."""
         value = self._values.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise wrong(self.at(name), value, "a list of texts")
-        if not all(each.strip() for each in value):
-            raise wrong(self.at(name), value, "a list without empty texts")
-        return tuple(value)
+        return None if value is None else as_texts(value, self.at(name))
+
+
+def as_text(value: object, where: str) -> str:
+    """A text that a program can be given."""
+    if not isinstance(value, str):
+        raise wrong(where, value, "text")
+    if "\0" in value:
+        raise wrong(where, value, "text without a NUL")
+    return value
+
+
+def as_flag(value: object, where: str) -> bool:
+    """True or false, and nothing that could be taken for it."""
+    if not isinstance(value, bool):
+        raise wrong(where, value, "true or false")
+    return value
+
+
+def as_texts(value: object, where: str) -> tuple[str, ...]:
+    """A list of texts, none of them empty."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise wrong(where, value, "a list of texts")
+    if not all(each.strip() and "\0" not in each for each in value):
+        raise wrong(where, value, "a list of texts, none of them empty or with a NUL")
+    return tuple(value)
 
 
 def wrong(origin: str, value: object, wanted: str, *, hint: str = "") -> ConfigurationError:
@@ -97,15 +108,20 @@ def shown(value: object) -> str:
     return redact(told.encode("utf-8", "backslashreplace").decode())
 
 
+def snake_case(key: str) -> str:
+    """A key as we write it: `maxSize` and `max-size` are `max_size`."""
+    return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", key).lower().replace("-", "_")
+
+
 def nearest(given: object, known: Iterable[str]) -> str:
     """`; did you mean …?`, if one of the known names is close to what was given; else nothing."""
-    close = difflib.get_close_matches(str(given)[:_LONGEST], list(known), n=1)
+    close = isinstance(given, str) and difflib.get_close_matches(given[:_LONGEST], known, n=1)
     return f"; did you mean `{close[0]}`?" if close else ""
 
 
 def _known(key: object, origin: str, known: list[str]) -> str:
-    written = str(key)[:_LONGEST]
-    plain = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", written).lower().replace("-", "_")
+    written = key[:_LONGEST] if isinstance(key, str) else shown(key)
+    plain = snake_case(written)
     if plain in known:
         return plain
     raise ConfigurationError(

@@ -335,6 +335,8 @@ def test_two_files_of_a_project_are_an_error(tmp_path: Path) -> None:
         ("zzz: 1", ":1: unknown key `zzz`"),
         ("policy: shell", ":1: `policy` is a section; it holds keys and values"),
         ("sandbox: {type: dokcer}", ":1: sandbox.type is 'dokcer'; it must be one of `auto`"),
+        ("sandbox: {allowed_domains: [localhost]}", ":1: sandbox.allowed_domains: `localhost`: leave it out"),
+        ("\ntasks: {network: {allowed_domains: [a.org, 'http://b']}}", ":2: tasks.network.allowed_domains: `http://b`"),
         ("<<: {sandbox: {type: host}}", "unknown key `<<.sandbox.type`"),
         ("execution: {timeoutSeconds: 1, timeout_seconds: 2}", "`execution.timeout_seconds` says again"),
         ("execution: {timeout_seconds: 1}\ncommand_executor: {execution: {timeout_seconds: 2}}", "says again what"),

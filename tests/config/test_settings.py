@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, Kind, choice
+from kakoi.config.kinds import COUNT, DOMAINS, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, Kind, choice
 from kakoi.config.settings import Settings, build, defaults, section_docs, table, value_at
 from kakoi.errors import ConfigurationError
 
@@ -49,6 +49,7 @@ BIG = int("f" * 5000, 16)
         (TEXT, "", ""),
         (TEXTS, ["a b"], ("a b",)),
         (TEXTS, [], ()),
+        (DOMAINS, ["A.org", "*.b.org:1"], ("A.org", "*.b.org:1")),
         (RULES, [{"id": "x"}], ({"id": "x"},)),
         (choice("a", "b"), "b", "b"),
     ],
@@ -87,9 +88,11 @@ def test_a_wrong_value_is_refused_with_its_place_and_what_is_wanted(name: str) -
         (NUMBER, "2", 2),
         (NUMBER, "0.5", 0.5),
         (COUNT, "7", 7),
+        (COUNT, " 7 ", 7),
         (SIZE, "4g", 4 * 1024**3),
         (SIZE, "1024", 1024),
         (TEXTS, "a, b c,", ("a", "b c")),
+        (DOMAINS, "a.org, b.org:*", ("a.org", "b.org:*")),
         (TEXT, "x", "x"),
     ],
 )
@@ -107,9 +110,10 @@ def test_a_text_of_the_environment_is_read(kind: Kind, given: str, read: object)
         (COUNT, "1.5"),
         (SIZE, "1e3"),
         (SIZE, "much"),
+        (DOMAINS, "a.org, https://b.org"),
         (RULES, "[]"),
     ],
 )
 def test_a_wrong_text_of_the_environment_names_the_variable(kind: Kind, given: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^NAME "):
+    with pytest.raises(ConfigurationError, match=r"^NAME\b"):
         kind.read_text(given, "NAME")

@@ -177,6 +177,21 @@ def test_a_line_that_means_nothing_or_too_much_is_an_error_that_names_it(line: s
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "line", ["localhost", "LOCALHOST.", "localhost:8080", "*.localhost", "app.localhost:*"]
+)
+def test_the_machine_of_who_asks_is_not_listed(line: str) -> None:
+    with pytest.raises(ConfigurationError, match="leave it out: a sandbox reaches its own"):
+        parse_domains([line])
+    assert parse_domains(["notlocalhost", "localhost.example.org"]).entries
+
+
+@pytest.mark.parametrize("line", ["127.0.0.1", "::1", "169.254.169.254"])
+def test_an_address_that_no_list_opens_is_not_sent_on_to_be_listed_as_a_network(line: str) -> None:
+    with pytest.raises(ConfigurationError, match="nothing can open this network"):
+        parse_domains([line])
+
+
 def test_the_reason_says_what_to_add() -> None:
     assert LIST.objection(parse_target("example.com", 443)) == "it is not listed"
     assert "port 22" in LIST.objection(parse_target("example.org", 22))

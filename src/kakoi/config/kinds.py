@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kakoi.egress.domains import parse_domains
 from kakoi.errors import ConfigurationError
-from kakoi.sections import nearest, wrong
+from kakoi.sections import as_flag, as_text, as_texts, nearest, wrong
 
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _WORDS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+_WHOLE: Final = re.compile(r"\s*[+-]?\d{1,18}\s*")
 _LONGEST_S: Final = 2**31
 
 
@@ -24,18 +26,6 @@ class Kind:
     read: Callable[[object, str], Any]
     read_text: Callable[[str, str], Any]
     schema: Mapping[str, Any]
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise wrong(where, value, "text")
-    return value
-
-
-def _flag(value: object, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise wrong(where, value, "true or false")
-    return value
 
 
 def _flag_text(value: str, where: str) -> bool:
@@ -75,14 +65,6 @@ def _size(value: object, where: str) -> int:
     return size
 
 
-def _texts(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise wrong(where, value, "a list of texts")
-    if not all(each.strip() and "\0" not in each for each in value):
-        raise wrong(where, value, "a list without empty texts")
-    return tuple(value)
-
-
 def _objects(wanted: str) -> Callable[[object, str], tuple[Mapping[str, Any], ...]]:
     def read(value: object, where: str) -> tuple[Mapping[str, Any], ...]:
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
@@ -101,7 +83,7 @@ def _amount(value: object, where: str) -> float:
 def _numeric(read: Callable[[object, str], Any]) -> Callable[[str, str], Any]:
     def from_text(value: str, where: str) -> Any:
         try:
-            number: object = int(value) if re.fullmatch(r"[+-]?\d{1,18}", value) else float(value)
+            number: object = int(value) if _WHOLE.fullmatch(value) else float(value)
         except ValueError:
             number = value
         return read(number, where)
@@ -110,7 +92,18 @@ def _numeric(read: Callable[[object, str], Any]) -> Callable[[str, str], Any]:
 
 
 def _listed(value: str, where: str) -> tuple[str, ...]:
-    return _texts([each.strip() for each in value.split(",") if each.strip()], where)
+    return as_texts([each.strip() for each in value.split(",") if each.strip()], where)
+
+
+def _domains(value: object, where: str) -> tuple[str, ...]:
+    """The lines as they are written; that they mean something is known now."""
+    lines = as_texts(value, where)
+    parse_domains(lines, origin=where)
+    return lines
+
+
+def _listed_domains(value: str, where: str) -> tuple[str, ...]:
+    return _domains(list(_listed(value, where)), where)
 
 
 def _no_text(value: str, where: str) -> Any:
@@ -141,15 +134,17 @@ def or_none(kind: Kind) -> Kind:
     return Kind(read, read_text, {"anyOf": [kind.schema, {"const": "none"}]})
 
 
-TEXT: Final = Kind(_text, _text, {"type": "string"})
-FLAG: Final = Kind(_flag, _flag_text, {"type": "boolean"})
+TEXT: Final = Kind(as_text, as_text, {"type": "string"})
+FLAG: Final = Kind(as_flag, _flag_text, {"type": "boolean"})
 NUMBER: Final = Kind(_positive, _numeric(_positive), {"type": "number", "exclusiveMinimum": 0})
 COUNT: Final = Kind(_count, _numeric(_count), {"type": "integer", "minimum": 1})
 FROM_ZERO: Final = Kind(_from_zero, _numeric(_from_zero), {"type": "integer", "minimum": 0})
 SIZE: Final = Kind(
     _size, _numeric(_size), {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}
 )
-TEXTS: Final = Kind(_texts, _listed, {"type": "array", "items": {"type": "string"}})
+_TEXTS_SCHEMA: Final = {"type": "array", "items": {"type": "string"}}
+TEXTS: Final = Kind(as_texts, _listed, _TEXTS_SCHEMA)
+DOMAINS: Final = Kind(_domains, _listed_domains, _TEXTS_SCHEMA)
 AMOUNT: Final = Kind(_amount, _numeric(_amount), {"type": "number", "minimum": 0})
 _ARRAY: Final = {"type": "array", "items": {"type": "object"}}
 SERVERS: Final = Kind(_objects("a list of servers"), _no_text, _ARRAY)

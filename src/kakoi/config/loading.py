@@ -4,7 +4,6 @@ The file of a project is written by strangers. It may choose an image, lower lim
 policy; anything else in it is an error, not a silence.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from kakoi.config.narrowing import narrowed
 from kakoi.config.settings import Settings, build, defaults, table, value_at
 from kakoi.documents import Item, yaml_items
 from kakoi.errors import ConfigurationError
+from kakoi.sections import nearest, snake_case
 
 PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")
 # Files of others in which only these sections are ours.
@@ -113,7 +113,7 @@ def _file_values(path: Path, items: Sequence[Item]) -> Iterator[tuple[str, Any, 
     ours = {name.partition(".")[0] for name in _paths()}
     said: dict[str, str] = {}
     for item in items:
-        written = ".".join(map(_snake, item.keys))
+        written = ".".join(map(snake_case, item.keys))
         where = f"{path}:{item.line}" if item.line else str(path)
         if is_foreign and (item.keys[0] not in ours or _NOT_OURS.fullmatch(written)):
             continue
@@ -132,17 +132,11 @@ def _file_values(path: Path, items: Sequence[Item]) -> Iterator[tuple[str, Any, 
             yield "policy.use_default", False, where
 
 
-def _snake(key: str) -> str:
-    return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", key).lower().replace("-", "_")
-
-
 def _unknown(written: str, where: str, file: str) -> ConfigurationError:
     if written in _sections():
         return ConfigurationError(f"{where}: `{written}` is a section; it holds keys and values")
-    close = difflib.get_close_matches(written, list(_paths()), n=1, cutoff=0.5)
-    advice = f"; did you mean `{close[0]}`?" if close else ""
     return ConfigurationError(
-        f"{where}: unknown key `{written[:80]}`{advice}",
+        f"{where}: unknown key `{written[:80]}`{nearest(written, _paths())}",
         details={"file": file, "key": written[:200]},
         hint="`kakoi config show` lists every key",
     )

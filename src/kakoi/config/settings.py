@@ -12,7 +12,18 @@ from functools import cache
 from typing import Any, Final, get_args
 
 from kakoi.config.agent_settings import AgentSection
-from kakoi.config.kinds import COUNT, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, choice, or_none
+from kakoi.config.kinds import (
+    COUNT,
+    DOMAINS,
+    FLAG,
+    NUMBER,
+    RULES,
+    SIZE,
+    TEXT,
+    TEXTS,
+    choice,
+    or_none,
+)
 from kakoi.config.setting import Setting, described
 from kakoi.config.task_settings import TaskSection
 from kakoi.policy.profiles import DEFAULT_PROFILE, PROFILES
@@ -168,7 +179,7 @@ class SandboxSection:
     )
     allowed_domains: tuple[str, ...] = described(
         (),
-        TEXTS,
+        DOMAINS,
         "What `allowlist` leads to: example.org, *.example.org, example.org:8443, 10.1.0.0/16.",
         env="KAKOI_ALLOWED_DOMAINS",
         project="narrow",

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from kakoi.config.kinds import COUNT, FLAG, FROM_ZERO, NUMBER, TEXT, TEXTS, choice
+from kakoi.config.kinds import COUNT, DOMAINS, FLAG, FROM_ZERO, NUMBER, TEXT, TEXTS, choice
 from kakoi.config.setting import described
 from kakoi.tasks.sources.labels import Labels
 from kakoi.tasks.task import DEFAULT_IMAGE, PROTECTED
@@ -32,7 +32,7 @@ class NetworkSection:
     )
     allowed_domains: tuple[str, ...] = described(
         (),
-        TEXTS,
+        DOMAINS,
         "What `whitelist_mode` leads to, as in sandbox.allowed_domains.",
         also="command_executor.docker.network.allowed_domains",
         project="narrow",

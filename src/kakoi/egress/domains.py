@@ -27,6 +27,8 @@ _NUMBER: Final = re.compile(r"\d+|0[xX][0-9a-fA-F]*")
 _PORT: Final = re.compile(r"[1-9]\d{0,4}")
 # Older and newer rules for names disagree about these.
 _DEVIATIONS: Final = re.compile("[ßς\u200c\u200d]")
+# To whoever asks, their own machine (RFC 6761).
+_LOCAL: Final = re.compile(r"(?:^|\.)localhost$")
 _MOST_ENTRIES: Final = 10_000
 
 
@@ -199,7 +201,13 @@ def _parse_entry(text: str) -> Entry:
         raise BadHostError("a `*` can stand for whole names at the beginning only")
     parsed = parse_host(_ascii(name))
     if not isinstance(parsed, str):
-        raise BadHostError(f"an address is listed as a network: {parsed}/{parsed.max_prefixlen}")
+        network = _network(f"{parsed}/{parsed.max_prefixlen}")
+        raise BadHostError(f"an address is listed as a network: {network}")
+    if _LOCAL.search(parsed):
+        raise BadHostError(
+            "leave it out: a sandbox reaches its own loopback without a list, "
+            "and no list opens that of this machine"
+        )
     return Entry(f"*.{parsed}" if wild else parsed, ports)
 
 
