@@ -83,11 +83,19 @@ async def test_it_asks_does_and_ends_when_the_model_is_done() -> None:
         '{"done": true, "comment": "it works"}',
         '{"done": true, "summary": "", "comment": "it works"}',
         'Here it is:\n```json\n{"done": true, "summary": "it works"}\n```\n',
+        '```\r\n{"done": true,\r\n "summary": "it works"}\r\n  ```',
     ],
 )
 async def test_a_text_that_says_done_is_the_end_too(text: str) -> None:
     ended = await run(Script(text))
     assert (ended.outcome, ended.summary) == (Outcome.DONE, "it works")
+
+
+@pytest.mark.parametrize("text", ["```\n" + "\n" * 20_000, "```json\n" * 20_000, "`" * 60_000])
+async def test_a_text_of_fences_and_empty_lines_keeps_nobody_busy(text: str) -> None:
+    script = Script(text, done("it works"))
+    assert (await run(script)).steps == 2
+    assert "nothing to do" in script.last_heard
 
 
 async def test_a_model_may_give_up() -> None:

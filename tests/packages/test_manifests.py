@@ -62,6 +62,11 @@ def test_a_file_that_cannot_be_read_is_not_installed(text: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("line", [" " * 200_000, "requests" + " " * 200_000 + "evil"])
+def test_a_line_of_spaces_keeps_nobody_busy(line: str) -> None:
+    assert objections("requirements.txt", line) == (["requests evil"] if line.strip() else [])
+
+
 def test_a_file_that_nobody_knows_is_not_installed() -> None:
     assert objections("Gemfile", "") == ["Gemfile"]
 

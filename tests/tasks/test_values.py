@@ -11,6 +11,7 @@ from kakoi.audit import AuditRecord, Event
 from kakoi.config.credentials import credential_for
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.sandbox.docker_listing import Listed
+from kakoi.tasks.checkout import clone_error
 from kakoi.tasks.lifecycle import MOVES, Lifecycle, Status
 from kakoi.tasks.pool_names import is_orphan, is_pooled, pool_name
 from kakoi.tasks.recording import SESSION
@@ -226,6 +227,14 @@ def test_git_is_told_by_its_environment_and_no_text_shows_the_secret() -> None:
     assert credential.hide(said) == "a *** b *** c ***"
     assert Credential("ghp_x", "").hide("a ghp_x b") == "a *** b"
     assert Credential("", "").hide("ab") == "ab"
+
+
+@pytest.mark.parametrize("word", ["No ", "Remote branch "])
+def test_a_server_that_says_much_in_one_line_keeps_nobody_busy(word: str) -> None:
+    said = f"{word * 100_000}\nfatal: early EOF"
+    error = clone_error(said, parse_remote("https://example.org/x.git"))
+    assert error.details["cause"] == "could not be reached"
+    assert len(str(error)) < 500
 
 
 def test_without_a_secret_git_is_told_of_none() -> None:

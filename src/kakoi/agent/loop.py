@@ -7,7 +7,6 @@ in a row end the loop.
 
 import asyncio
 import json
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -65,7 +64,6 @@ _LONGEST_SUMMARY: Final = 20_000
 _LONGEST_WAIT_S: Final = 300.0
 _ENDING_S: Final = 30.0
 _MOST_SHRINKS: Final = 3
-_FENCED: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,11 +328,27 @@ def _finished(answer: Answer) -> dict[str, Any] | None:
         only = answer.requests[0]
         is_done = len(answer.requests) == 1 and only.tool == DONE.name and not only.fault
         return dict(only.arguments) if is_done else None
-    found = _FENCED.search(answer.text)
+    block = _first_fenced(answer.text)
     try:
-        said = json.loads(found[1] if found else answer.text)
+        said = json.loads(answer.text if block is None else block)
     except (ValueError, RecursionError):
         return None
     if not isinstance(said, dict) or said.get("done") is not True:
         return None
     return {**said, "summary": said.get("summary") or said.get("comment") or ""}
+
+
+def _first_fenced(text: str) -> str | None:
+    """What stands between the first two fences of a text; None if there are none.
+
+    Line by line: a pattern for it takes minutes over some thousand empty lines.
+    """
+    block: list[str] | None = None
+    for line in text.split("\n"):
+        if block is None:
+            block = [] if line.rstrip().endswith(("```", "```json")) else None
+        elif line.lstrip().startswith("```"):
+            return "\n".join(block)
+        else:
+            block.append(line)
+    return None

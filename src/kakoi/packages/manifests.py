@@ -57,7 +57,8 @@ def _objection(kind: Ecosystem, entry: str, lists: AllowlistConfig) -> str:
 def _python_entries(text: str) -> Iterator[str]:
     """The requirements; a line with options is an entry that no list has."""
     for line in _joined(text):
-        entry = _HASH.sub("", _COMMENT.sub("", line)).strip()
+        # One space for many: the patterns take very long over a line of nothing else.
+        entry = _HASH.sub("", _COMMENT.sub("", " ".join(line.split()))).strip()
         if not re.search(r"(^|\s)-", entry):
             entry = entry.partition(";")[0].strip() or entry  # A marker says when, not what.
         if entry:

@@ -45,6 +45,8 @@ _CAUSES: Final = (
     (r"was not done after", "took too long"),
 )  # fmt: skip
 _TRANSIENT: Final = "could not be reached"
+_LONGEST_LINE: Final = 500
+_LONGEST_SAID: Final = 64 * 1024
 
 
 class CloneError(SandboxError):
@@ -246,9 +248,11 @@ def _failure(
 
 def clone_error(said: str, remote: Remote) -> CloneError:
     """What git said about a clone that failed, in our words."""
-    cause, told = "failed", (said.strip().splitlines() or ["git said nothing"])[-1]
+    # A server chooses much of it: the patterns take very long over a very long line.
+    lines = [line[:_LONGEST_LINE] for line in said.strip()[-_LONGEST_SAID:].splitlines()]
+    cause, told = "failed", (lines or ["git said nothing"])[-1]
     for pattern, words in _CAUSES:
-        if found := re.search(f"^.*(?:{pattern}).*$", said, re.MULTILINE):
+        if found := re.search(f"^.*(?:{pattern}).*$", "\n".join(lines), re.MULTILINE):
             cause, told = words, found[0]
             break
     hints = {
