@@ -264,7 +264,7 @@ def test_nothing_is_added_from_an_address_however_it_is_written(line: str) -> No
     "text",
     [
         "", "RUN x", "# nothing", "FROM", "FROM $X", "FROM ${X:-y}", "FROM -v", "FROM a b c\n x",
-        "# escape=`\nFROM a", "FROM a\nRUN <<EOF\nADD http://x\nEOF", "\u200bFROM a", "FROM a\nINCLUDE b",
+        "# escape=`\nFROM a", "\ufeff# escape=`\nFROM a\nRUN x \\\nADD http://127.0.0.1:1/x /x", "FROM a\nRUN <<EOF\nADD http://x\nEOF", "\u200bFROM a", "FROM a\nINCLUDE b",
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_not_built(text: str) -> None:
@@ -275,6 +275,10 @@ def test_what_cannot_be_read_is_not_built(text: str) -> None:
 def test_the_images_that_a_dockerfile_starts_from_are_known() -> None:
     text = "\ufeff# syntax=docker/dockerfile:1\nARG V=3.11 W=x\nFROM --platform=linux/amd64 python:${V}-slim AS One\nRUN a \\\n  && b\nADD file.tar /x\nfrom One\nFROM scratch\nCOPY --from=One /x /x\r\nFROM a.example:5000/b@sha256:00"
     assert check_dockerfile(text, "x") == ["python:3.11-slim", "a.example:5000/b@sha256:00"]
+
+
+def test_a_dockerfile_of_empty_lines_keeps_nobody_busy() -> None:
+    assert check_dockerfile("\n" * 200_000 + "FROM a", "x") == ["a"]
 
 
 def test_the_same_files_are_the_same_archive_and_odd_ones_are_none(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ VARIANT: Final = "project"
 MAX_CONTEXT_BYTES: Final = 64 * 1024 * 1024
 _MAX_FILES: Final = 20_000
 _MAX_DOCKERFILE: Final = 256 * 1024
+_ESCAPE: Final = re.compile(r"\s*#\s*escape\s*=\s*[^\\\s]", re.IGNORECASE)
 _ARG: Final = re.compile(r"(\w+)=([\w.:/@-]*)")
 _REFERENCE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 # Without one of these no word is an address, however it is quoted.
@@ -233,10 +234,11 @@ def check_dockerfile(text: str, path: str) -> list[str]:
 
 def _instructions(text: str, path: str) -> Iterator[tuple[str, str]]:
     """Each instruction in capitals, with its words, put together as the builder does it."""
-    if re.search(r"^\s*#\s*escape\s*=\s*[^\\\s]", text, re.MULTILINE | re.IGNORECASE):
+    lines = text.removeprefix("\ufeff").split("\n")
+    if any(map(_ESCAPE.match, lines)):
         raise ConfigurationError(f"{path} has an escape character of its own", hint="use `\\`")
     begun = ""
-    for line in text.removeprefix("\ufeff").split("\n"):
+    for line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         begun += line.rstrip()
