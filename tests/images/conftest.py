@@ -30,20 +30,24 @@ def engine() -> None:
     need("there is no Docker engine", is_there=answers)
 
 
-def built(variant: str) -> str:
+def built(variant: str, *apt: str, name: str = "") -> str:
+    """`name`: of one with more packages, which are not in the way of who needs none of them."""
     need("there is no mmdebstrap", is_there=shutil.which("mmdebstrap") is not None)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    name = f"kakoi-test:{variant}"
+    cache = CACHE / name
+    cache.mkdir(parents=True, exist_ok=True)
+    name = name or variant
+    tag = f"kakoi-test:{name}"
     # Tests run in several processes; who needs the small one does not wait for the big one.
-    with (CACHE / f"image-{variant}.lock").open("w") as lock:
+    with (CACHE / f"image-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         said = kakoi(
-            *("image", "build", variant, "--without-registry", "--tag", name),
-            *("--cache", str(CACHE), "--label", LABEL),
+            *("image", "build", variant, "--without-registry", "--tag", tag),
+            *("--cache", str(cache), "--label", LABEL),
+            *(word for each in apt for word in ("--apt", each)),
             timeout_s=1800,
         )
     assert said.returncode == 0, said.stderr
-    return name
+    return tag
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +59,14 @@ def image(engine: None) -> str:
 def full_image(engine: None) -> str:
     """With Go, Java and more. On a new machine it takes minutes, most of them of the network."""
     return built("full")
+
+
+@pytest.fixture(scope="session")
+def tools_image(engine: None) -> str:
+    """With cargo, and with maven and a repository of the plugins that it needs to download anything."""
+    plugins = ("antrun", "assembly", "clean", "dependency", "deploy", "install", "site")
+    names = [f"libmaven-{each}-plugin-java" for each in plugins]
+    return built("base", "cargo", "junit4", "maven", *names, name="tools")
 
 
 @pytest.fixture

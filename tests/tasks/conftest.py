@@ -20,6 +20,7 @@ from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentMan
 from kakoi.tasks.reaching import MakeProxy
 from tests.images.conftest import full_image as full_image  # One with go and Java, too.
 from tests.images.conftest import image as image  # One with pip and npm; built if need be.
+from tests.images.conftest import tools_image as tools_image  # One with cargo and maven.
 from tests.runner.conftest import host_launch
 from tests.tasks.hosting import PYTHON, GitServer, containers, docker, now, start_server
 

@@ -58,6 +58,7 @@ def a_task(
 def a_repository(folder: Path, files: dict[str, str]) -> str:
     folder.mkdir(exist_ok=True)
     for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     script = "git init -q -b main; git add -A; git -c user.name=a -c user.email=a@b commit -qm x"
     subprocess.run(["sh", "-ec", script], cwd=folder, check=True, timeout=60)

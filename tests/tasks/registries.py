@@ -1,4 +1,5 @@
-"""Registries of packages in the real formats of pip, npm and go, as one small server in a container.
+"""Registries of packages in the real formats of pip, npm, go, cargo and maven, as one small server
+in a container.
 
 Each has one package, whose only word is `genuine`. The server notes each package that is fetched.
 """
@@ -7,27 +8,43 @@ import base64
 import hashlib
 import io
 import json
+import subprocess
 import tarfile
 import uuid
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.tasks.hosting import PYTHON, docker, wait_until
+from tests.tasks.hosting import PYTHON, a_repository, docker, wait_until
 
-# What it serves is its only argument. A page may be asked for again and again; a package is kept by
-# whoever has it. HOST is known to those who ask only.
+# What it serves is its only argument; besides, there may be an index of crates and Debian's plugins of
+# maven in its files. A page may be asked for again and again; a package is kept by whoever has it. HOST
+# is known to those who ask only.
 SERVER = """
-import base64, http.server, json, sys
+import base64, hashlib, http.server, json, pathlib, sys
 files = json.loads(sys.argv[1])
+folders = {"/maven/": "/usr/share/maven-repo", "/index/": "/srv/index"}
+def find(path):
+    if path in files:
+        kind, data = files[path]
+        return kind, base64.b64decode(data)
+    if path.endswith(".sha1"):
+        kind, data = find(path.removesuffix(".sha1"))
+        return kind and "text", hashlib.sha1(data).hexdigest().encode()
+    for prefix, folder in folders.items():
+        found = pathlib.Path(folder, path.removeprefix(prefix))
+        if path.startswith(prefix) and found.is_file():
+            return "file", found.read_bytes()
+    return None, b""
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        kind, data = files.get(self.path.rstrip("/"), (None, ""))
-        body = base64.b64decode(data).replace(b"@HOST@", self.headers["Host"].encode())
+        kind, body = find(self.path.partition("?")[0].rstrip("/"))
+        body = body.replace(b"@HOST@", self.headers["Host"].encode())
         print("fetched" if kind == "package" else "asked", self.path, flush=True)
         self.send_response(200 if kind else 404)
-        types = {"package": "application/octet-stream", "html": "text/html"}
-        self.send_header("Content-Type", types.get(kind, "application/json"))
+        types = {"json": "application/json", "html": "text/html", "text": "text/plain"}
+        self.send_header("Content-Type", types.get(kind, "application/octet-stream"))
         self.send_header("Cache-Control", "max-age=86400" if kind == "package" else "no-cache")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -67,16 +84,20 @@ def pip_files() -> Files:
 
 
 def a_node_package() -> bytes:
-    data = io.BytesIO()
     about = {
         "name": "shared-thing",
         "version": "1.0.0",
         "scripts": {"postinstall": "touch /workspace/tmp/script-was-run"},
     }
     files = {"package.json": json.dumps(about), "index.js": "module.exports = 'genuine'\n"}
+    return a_tarball({f"package/{name}": text for name, text in files.items()})
+
+
+def a_tarball(files: Mapping[str, str]) -> bytes:
+    data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz") as archive:
         for name, text in files.items():
-            entry = tarfile.TarInfo(f"package/{name}")
+            entry = tarfile.TarInfo(name)
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text.encode()))
     return data.getvalue()
@@ -121,6 +142,49 @@ def go_files() -> Files:
         f"{at}/v1.0.0.mod": ("text", module.encode()),
         f"{at}/v1.0.0.zip": ("package", data.getvalue()),
     }
+
+
+CRATE = a_tarball(
+    {
+        "shared-thing-1.0.0/Cargo.toml": '[package]\nname = "shared-thing"\nversion = "1.0.0"\n',
+        "shared-thing-1.0.0/src/lib.rs": 'pub const WORD: &str = "genuine";\n',
+    }
+)
+CRATE_SUM = hashlib.sha256(CRATE).hexdigest()
+
+
+def cargo_files() -> Files:
+    return {"/crates/shared-thing/1.0.0/download": ("package", CRATE)}
+
+
+def an_index_of_crates(folder: Path, host: str) -> Path:
+    """A repository, as cargo has had them from the beginning and still takes them."""
+    about = {"name": "shared-thing", "vers": "1.0.0", "deps": [], "cksum": CRATE_SUM}
+    more = {"features": {}, "yanked": False}
+    files = {
+        "config.json": json.dumps({"dl": f"http://{host}/crates"}),
+        "sh/ar/shared-thing": json.dumps({**about, **more}) + "\n",
+    }
+    a_repository(folder, files)
+    # What who has files only needs besides them.
+    subprocess.run(["git", "update-server-info"], cwd=folder, check=True, timeout=60)
+    return folder / ".git"
+
+
+def maven_files() -> Files:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("word.txt", "genuine")
+    at = "/maven/test/shared/shared-thing/1.0/shared-thing-1.0"
+    about = a_pom("test.shared", "shared-thing", "1.0")
+    return {f"{at}.pom": ("text", about.encode()), f"{at}.jar": ("package", data.getvalue())}
+
+
+def a_pom(group: str, name: str, version: str, more: str = "") -> str:
+    return (
+        f"<project><modelVersion>4.0.0</modelVersion><groupId>{group}</groupId>"
+        f"<artifactId>{name}</artifactId><version>{version}</version>{more}</project>\n"
+    )
 
 
 @dataclass(frozen=True)
@@ -177,19 +241,69 @@ class Registry:
             "main.go": program,
         }
 
+    @property
+    def rust(self) -> dict[str, str]:
+        about = '[package]\nname = "p"\nversion = "1.0.0"\nedition = "2021"\n'
+        return {
+            "Cargo.toml": f'{about}[dependencies]\nshared-thing = "1.0.0"\n',
+            "src/main.rs": 'fn main() { println!("{}", shared_thing::WORD); }\n',
+            # This server has files and no program of git's; git itself makes do with them.
+            ".cargo/config.toml": (
+                '[source.crates-io]\nreplace-with = "ours"\n'
+                f'[source.ours]\nregistry = "http://{self.host}/index"\n'
+                "[net]\ngit-fetch-with-cli = true\n"
+            ),
+        }
+
+    @property
+    def locked_rust(self) -> dict[str, str]:
+        # The name that cargo has for its own registry, whatever stands in for it.
+        source = "registry+https://github.com/rust-lang/crates.io-index"
+        lock = (
+            'version = 3\n\n[[package]]\nname = "p"\nversion = "1.0.0"\n'
+            'dependencies = [\n "shared-thing",\n]\n\n'
+            '[[package]]\nname = "shared-thing"\nversion = "1.0.0"\n'
+            f'source = "{source}"\nchecksum = "{CRATE_SUM}"\n'
+        )
+        return {**self.rust, "Cargo.lock": lock}
+
+    @property
+    def java(self) -> dict[str, str]:
+        uses = (
+            "<packaging>pom</packaging><dependencies><dependency><groupId>test.shared</groupId>"
+            "<artifactId>shared-thing</artifactId><version>1.0</version></dependency></dependencies>"
+            # Debian has the other plugins under the versions that maven names itself.
+            "<build><pluginManagement><plugins><plugin><artifactId>maven-site-plugin</artifactId>"
+            "<version>3.12.1</version></plugin></plugins></pluginManagement></build>"
+        )
+        settings = (
+            "<settings><mirrors><mirror><id>ours</id><mirrorOf>*</mirrorOf>"
+            f"<url>http://{self.host}/maven</url></mirror></mirrors></settings>\n"
+        )
+        return {
+            "pom.xml": a_pom("test", "p", "1", uses),
+            ".mvn/maven.config": "--settings\n.mvn/settings.xml\n",
+            ".mvn/settings.xml": settings,
+        }
+
     def fetched(self) -> int:
         """How many packages it has handed out."""
         return docker("logs", self.name).split().count("fetched")
 
 
-def start_registry(owner: str) -> Registry:
+def start_registry(owner: str, folder: Path, image: str = PYTHON) -> Registry:
+    """`image`: one with Debian's plugins, if maven is to ask. `folder`: for what it has to make."""
     name = f"kakoi-registry-{uuid.uuid4()}"
+    kinds = (pip_files(), npm_files(), go_files(), cargo_files(), maven_files())
     served = {
         path: (kind, base64.b64encode(data).decode())
-        for path, (kind, data) in {**pip_files(), **npm_files(), **go_files()}.items()
+        for files in kinds
+        for path, (kind, data) in files.items()
     }
-    args = ["run", "-d", "--name", name, "--label", f"kakoi.owner={owner}", PYTHON]
+    args = ["run", "-d", "--name", name, "--label", f"kakoi.owner={owner}", image]
     docker(*args, "python3", "-c", SERVER, json.dumps(served))
     wait_until(lambda: "up" in docker("logs", name))
     form = "{{.NetworkSettings.IPAddress}}"
-    return Registry(name, docker("container", "inspect", "--format", form, name) + ":8080")
+    host = docker("container", "inspect", "--format", form, name) + ":8080"
+    docker("cp", str(an_index_of_crates(folder / "crates", host)), f"{name}:/srv/index")
+    return Registry(name, host)

@@ -21,8 +21,15 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def registry(owner: str) -> Iterator[Registry]:
-    started = start_registry(owner)
+def registry(owner: str, tmp_path: Path) -> Iterator[Registry]:
+    started = start_registry(owner, tmp_path)
+    yield started
+    docker("rm", "-f", "-v", started.name)
+
+
+@pytest.fixture
+def registry_with_plugins(owner: str, tmp_path: Path, tools_image: str) -> Iterator[Registry]:
+    started = start_registry(owner, tmp_path, tools_image)
     yield started
     docker("rm", "-f", "-v", started.name)
 
@@ -53,6 +60,9 @@ class Kind:
             "package.json": registry.node,
             "package-lock.json": registry.locked_node,
             "go.mod": registry.go,
+            "Cargo.toml": registry.rust,
+            "Cargo.lock": registry.locked_rust,
+            "pom.xml": registry.java,
         }[self.step]
 
 
@@ -64,6 +74,13 @@ KINDS = [
     Kind("npm", "package.json", NODE),
     Kind("npm", "package-lock.json", NODE),
     Kind("go", "go.mod", "cd project && GOPROXY=off go run . 2>&1"),
+]
+RUST = "cd project && cargo run --offline --quiet"
+JAR = "~/.m2/repository/test/shared/shared-thing/1.0/shared-thing-1.0.jar"
+MORE_KINDS = [
+    Kind("cargo", "Cargo.toml", RUST),
+    Kind("cargo", "Cargo.lock", RUST),
+    Kind("mvn", "pom.xml", f"cd tmp && python3 -m zipfile -e {JAR} . && cat word.txt"),
 ]
 # In every file, under every name; and a package that was packed is unpacked by nobody.
 POISON = """
@@ -81,6 +98,19 @@ print(changed)
 
 @pytest.mark.parametrize("kind", KINDS, ids=[each.step for each in KINDS])
 async def test_a_task_has_what_was_downloaded_before_and_cannot_change_it_for_the_next(
+    make: Make, its_image: str, registry: Registry, tmp_path: Path, kind: Kind
+) -> None:
+    await downloads_once(make, its_image, registry, tmp_path, kind)
+
+
+@pytest.mark.parametrize("kind", MORE_KINDS, ids=[each.step for each in MORE_KINDS])
+async def test_cargo_and_maven_have_what_was_downloaded_before_too(
+    make: Make, tools_image: str, registry_with_plugins: Registry, tmp_path: Path, kind: Kind
+) -> None:
+    await downloads_once(make, tools_image, registry_with_plugins, tmp_path, kind)
+
+
+async def downloads_once(
     make: Make, its_image: str, registry: Registry, tmp_path: Path, kind: Kind
 ) -> None:
     repository = a_repository(tmp_path / "p", kind.files(registry))
