@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import stat
@@ -23,6 +24,7 @@ def fill(project: Path) -> None:
     for name in ("a", "b", "gone", "dir/one", "dir/two", "opaque/old", "was/dir/deep", "wasfile"):
         write(project / name, f"{name}\n")
     os.link(project / "a", project / "also a")
+    os.link(project / "wasfile", project / "wasfile's twin")
 
 
 def change(upper: Path) -> None:
@@ -33,6 +35,7 @@ def change(upper: Path) -> None:
     write(make_opaque(upper / "opaque") / "new", "in opaque\n")
     write(upper / "was", "a file\n")
     write(upper / "wasfile/in", "a directory\n")
+    copied_up(upper / "wasfile's twin", "changed\n")
     write(upper / "deep/er/file", "deep\n")
     os.link(upper / "deep/er/file", upper / "deep/twin")
     os.symlink("/etc/passwd", upper / "link")
@@ -132,6 +135,22 @@ def test_after_a_kill_a_path_that_was_taken_over_can_be_changed_again(tmp_path: 
         write(desk.upper / "a", "3")
         assert desk.apply("a") == (["a"], {}), number
     assert number > 10
+
+
+def test_a_file_that_cannot_be_written_leaves_no_half_and_stops_no_other(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path)
+    write(desk.upper / "dir/big", b"x" * 8192)
+    write(desk.upper / "dir/small", "small")
+    write(desk.upper / "later", "later")
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        done, refused = desk.apply()
+        assert (done, list(refused)) == (["dir", "dir/small", "later"], ["dir/big"])
+
+    assert at_event(1, work, lambda: None)
+    assert sorted(os.listdir(desk.project / "dir")) == ["small"]
+    assert desk.apply() == (["dir/big"], {})
 
 
 # --- Links -----------------------------------------------------------------------------------
@@ -290,6 +309,19 @@ def test_names_of_one_file_stay_names_of_one_file(tmp_path: Path) -> None:
     inodes = {name: (desk.project / name).stat().st_ino for name in ("x", "y", "z", "new")}
     assert inodes["x"] == inodes["new"] != inodes["y"] == inodes["z"]
     assert snapshot(desk.project)["z"][:4] == before[:4]
+
+
+def test_a_file_that_gives_way_to_a_directory_does_not_make_its_other_names_look_changed(
+    tmp_path: Path,
+) -> None:
+    desk = a_desk(
+        tmp_path, lambda project: os.link(write(project / "x", "1"), project / "y")
+    )
+    write(desk.upper / "x/in", "2")
+    copied_up(desk.upper / "y", "3")
+    assert desk.apply("x") == (["x", "x/in"], {})
+    assert desk.conflicts() == {}
+    assert desk.apply() == (["y"], {})
 
 
 # --- What is never taken over ----------------------------------------------------------------

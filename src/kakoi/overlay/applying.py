@@ -104,8 +104,7 @@ class Applier:
             if stat.S_ISDIR(now.st_mode):
                 os.rmdir(name, dir_fd=parent)
             else:
-                self._journal.touch(now)
-                os.unlink(name, dir_fd=parent)
+                self._unlink(parent, name, now)
 
     def _put(self, pair: Pair, opened: "_Opened") -> None:
         inside = pair.inside
@@ -120,9 +119,20 @@ class Applier:
                 raise OSError(errno.EEXIST, "")
             self._journal.enter(above)
             if stat.S_ISDIR(inside.st_mode):
-                _make_folder(parent, name, now)
+                self._make_folder(parent, name, now)
             else:
                 self._place(pair, inside, parent, name, now)
+
+    def _make_folder(self, parent: int, name: bytes, now: os.stat_result | None) -> None:
+        if now is not None and not stat.S_ISDIR(now.st_mode):
+            self._unlink(parent, name, now)
+            now = None
+        if now is None:
+            os.mkdir(name, 0o700, dir_fd=parent)
+
+    def _unlink(self, parent: int, name: bytes, now: os.stat_result) -> None:
+        self._journal.touch(now)
+        os.unlink(name, dir_fd=parent)
 
     def _place(
         self,
@@ -234,14 +244,6 @@ def _is_still(before: os.stat_result, now: os.stat_result) -> bool:
     # Not the time of its last change of any kind: one name less of the same file is such a change.
     names = ("st_ino", "st_mode", "st_size", "st_mtime_ns")
     return all(getattr(before, name) == getattr(now, name) for name in names)
-
-
-def _make_folder(parent: int, name: bytes, now: os.stat_result | None) -> None:
-    if now is not None and not stat.S_ISDIR(now.st_mode):
-        os.unlink(name, dir_fd=parent)
-        now = None
-    if now is None:
-        os.mkdir(name, 0o700, dir_fd=parent)
 
 
 def _copy(source: int, inside: os.stat_result, parent: int, half: bytes) -> None:
