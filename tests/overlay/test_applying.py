@@ -311,12 +311,21 @@ def test_names_of_one_file_stay_names_of_one_file(tmp_path: Path) -> None:
     assert snapshot(desk.project)["z"][:4] == before[:4]
 
 
+def test_the_other_name_of_a_file_that_was_refused_is_taken_over_by_itself(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path, lambda project: (project / "dir").mkdir())
+    os.link(write(desk.upper / "dir", "a file"), desk.upper / "twin")
+    write(desk.project / "dir/mine", "new in the project")
+    assert desk.apply() == (
+        ["twin"],
+        {"dir": "it still holds what was not deleted", "dir/mine": MEANWHILE},
+    )
+    assert (desk.project / "twin").read_text() == "a file"
+
+
 def test_a_file_that_gives_way_to_a_directory_does_not_make_its_other_names_look_changed(
     tmp_path: Path,
 ) -> None:
-    desk = a_desk(
-        tmp_path, lambda project: os.link(write(project / "x", "1"), project / "y")
-    )
+    desk = a_desk(tmp_path, lambda project: os.link(write(project / "x", "1"), project / "y"))
     write(desk.upper / "x/in", "2")
     copied_up(desk.upper / "y", "3")
     assert desk.apply("x") == (["x", "x/in"], {})

@@ -36,25 +36,27 @@ class Applier:
         self._journal = journal
         self._links = links
         self._made: dict[tuple[int, int], bytes] = {}
-        self._done: list[str] = []
+        self._done: set[str] = set()
         self._refused: list[tuple[str, str]] = []
 
     def apply(self, wanted: Iterable[Found], *, force: bool) -> Applied:
         """Do all that can be done; each of the rest is refused by itself."""
         found = [each for each in wanted if not self._is_refused(each, force=force)]
-        replaced = [each.pair.path + b"/" for each in found if _replaces_folder(each)]
-        gone = [each for each in reversed(found) if each.change.kind is Kind.DELETED]
-        # Those that make room come first, and all others last: a renamed file is never lost.
-        before = [each for each in gone if each.pair.path.startswith(tuple(replaced))]
+        replaced = tuple(each.pair.path + b"/" for each in found if _replaces_folder(each))
         there = [each for each in found if each.change.kind is not Kind.DELETED]
+        # Those that make room come first, and all others last: a renamed file is never lost.
+        before: list[Found] = []
+        after: list[Found] = []
+        for each in reversed(found):
+            if each.change.kind is Kind.DELETED:
+                (before if each.pair.path.startswith(replaced) else after).append(each)
         opened = _Opened(self._stack.project)
         for each in before:
             self._try(each, self._delete, opened)
         for each in there:
             self._try(each, self._put, opened)
-        for each in gone:
-            if each not in before:
-                self._try(each, self._delete, opened)
+        for each in after:
+            self._try(each, self._delete, opened)
         folders = [e for e in there if e.change.type == "directory" and e.change.path in self._done]
         opened.shut(keep={each.pair.path for each in folders})
         for each in reversed(folders):
@@ -87,7 +89,7 @@ class Applier:
                 self._done.remove(path)
         else:
             if not again:
-                self._done.append(path)
+                self._done.add(path)
 
     # --- One path ----------------------------------------------------------------------------
 
@@ -143,21 +145,22 @@ class Applier:
         now: os.stat_result | None,
     ) -> None:
         half = self._journal.name
-        self._make(pair, inside, parent, half)
-        made = os.stat(half, dir_fd=parent, follow_symlinks=False)
-        self._journal.record(pair.path, made)
-        if now is not None and not stat.S_ISDIR(now.st_mode):
-            self._journal.touch(now)
         try:
+            self._make(pair, inside, parent, half)
+            made = os.stat(half, dir_fd=parent, follow_symlinks=False)
+            self._journal.record(pair.path, made)
             if now is not None and stat.S_ISDIR(now.st_mode):
                 os.rmdir(name, dir_fd=parent)
+            elif now is not None:
+                self._journal.touch(now)
             os.rename(half, name, src_dir_fd=parent, dst_dir_fd=parent)
-        except OSError:
-            os.unlink(half, dir_fd=parent)
-            raise
-        # Of two names of one file, a rename leaves both: that is what it is defined to do.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(half, dir_fd=parent)
+        finally:
+            # It is there if anything failed; and of two names of one file, a rename leaves both:
+            # that is what it is defined to do.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(half, dir_fd=parent)
+        if stat.S_ISREG(inside.st_mode):
+            self._made.setdefault((inside.st_dev, inside.st_ino), pair.path)
 
     def _make(self, pair: Pair, inside: os.stat_result, parent: int, half: bytes) -> None:
         above, name = split(pair.path)
@@ -176,8 +179,6 @@ class Applier:
             os.chown(half, inside.st_uid, inside.st_gid, **ids)  # type: ignore[arg-type] # both fit
         times = (inside.st_atime_ns, inside.st_mtime_ns)
         os.utime(half, ns=times, dir_fd=parent, follow_symlinks=False)
-        if stat.S_ISREG(inside.st_mode):
-            self._made[inside.st_dev, inside.st_ino] = pair.path
 
     def _link(self, inside: os.stat_result, parent: int, half: bytes) -> bool:
         """Give a name more to a file that was made already, if it was."""

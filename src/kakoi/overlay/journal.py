@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_Identity = tuple[int, ...]
+
 
 @dataclass(slots=True)
 class Journal:
@@ -14,8 +16,8 @@ class Journal:
     name: bytes
     # As a dict, they keep their order.
     _folders: dict[bytes, None] = field(default_factory=dict)
-    _known: dict[str, list[int]] = field(default_factory=dict)
-    _touched: list[list[int]] = field(default_factory=list)
+    _known: dict[str, _Identity] = field(default_factory=dict)
+    _touched: set[_Identity] = field(default_factory=set)
 
     @classmethod
     def read(cls, path: Path, name: bytes) -> "Journal":
@@ -30,9 +32,9 @@ class Journal:
             if "in" in told:
                 journal._enter(os.fsencode(told["in"]))
             elif "path" in told:
-                journal._known[told["path"]] = told["as"]
+                journal._known[told["path"]] = tuple(told["as"])
             else:
-                journal._touched.append(told["touched"])
+                journal._touched.add(tuple(told["touched"]))
         return journal
 
     def last_folder(self) -> bytes | None:
@@ -61,9 +63,10 @@ class Journal:
 
     def touch(self, status: os.stat_result) -> None:
         """Say that a file with other names is about to lose one: they will look changed."""
-        if status.st_nlink > 1 and _identity(status) not in self._touched:
-            self._touched.append(_identity(status))
-            self._write({"touched": _identity(status)})
+        known = _identity(status)
+        if status.st_nlink > 1 and known not in self._touched:
+            self._touched.add(known)
+            self._write({"touched": known})
 
     def is_ours(self, path: bytes, status: os.stat_result) -> bool:
         """Was this put there by us, or lost a name to us, and was nothing else since?"""
@@ -80,6 +83,6 @@ class Journal:
             os.close(fd)
 
 
-def _identity(status: os.stat_result) -> list[int]:
+def _identity(status: os.stat_result) -> _Identity:
     """A file as it is on the disk, whatever name it has by now."""
-    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode]
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
