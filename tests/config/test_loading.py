@@ -220,13 +220,15 @@ sandbox:
 """
 
 
-@pytest.mark.requirement("X-23", "X-24")
+@pytest.mark.requirement("B-046", "X-23", "X-24")
 def test_the_section_of_an_orchestra_file_is_read_and_the_rest_left_alone(tmp_path: Path) -> None:
     settings = loaded_from(tmp_path / "orch.yml", ORCH)
     config = sandbox_from(settings)
     assert (config.type, config.fallback) == ("docker", "host")
     assert config.container_use.image == "node:20"
     assert config.host.warn_on_start is False
+    without = loaded_from(tmp_path / "orch.yml", "agents: [a, b]\nloop: {maxIterations: 3}\n")
+    assert sandbox_from(without) == sandbox_from(Settings())
     for wrong in ("sandbox: {typ: docker}", "sandbox: {docker: {Image2: x}}"):
         with pytest.raises(ConfigurationError, match="unknown key"):
             loaded_from(tmp_path / "orch.yml", wrong)

@@ -50,7 +50,7 @@ def test_the_workspace_is_built_from_the_only_copy() -> None:
     assert (build["dockerfile"], build["target"]) == ("Dockerfile", "base")
 
 
-@pytest.mark.requirement("Y-15")
+@pytest.mark.requirement("E-002", "E-003", "Y-15")
 def test_the_repository_and_its_logs_are_mounted() -> None:
     assert SERVICE["volumes"] == {"/workspace": str(ROOT), "/logs": str(ROOT / "runtime" / "logs")}
 

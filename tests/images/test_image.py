@@ -18,7 +18,8 @@ def test_the_image_is_what_its_description_says(image: str) -> None:
     checks = {check["name"]: check["outcome"] for check in json.loads(said.stdout)}
     assert said.returncode == 0, said.stdout
     assert set(checks.values()) == {"ok"}
-    assert {"node --version", "pip --version", "/etc/allowlist cannot be changed"} <= set(checks)
+    tools = {f"{tool} --version" for tool in ("node", "python3", "pip", "curl", "git")}
+    assert tools | {"/etc/allowlist cannot be changed"} <= set(checks)
 
 
 @pytest.mark.requirement("A-018")
@@ -97,7 +98,7 @@ def wheel(name: str, version: str) -> bytes:
     return data.getvalue()
 
 
-@pytest.mark.requirement("E-031", "Y-18")
+@pytest.mark.requirement("E-006", "E-031", "Y-18")
 def test_a_listed_package_is_installed_and_another_is_not(box: Box) -> None:
     box.put(
         {

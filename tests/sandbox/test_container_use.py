@@ -7,6 +7,7 @@ binary was not to be had.
 import asyncio
 import contextlib
 import dataclasses
+import inspect
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ from kakoi.runner.commands import Command, TerminalSize
 from kakoi.sandbox import ContainerAdapter, ContainerUseSettings, ExecuteOptions
 from kakoi.sandbox.container_use import Waits
 from kakoi.sandbox.mcp_line import McpLine
+from tests.fakes import RecordingExecutor
 from tests.sandbox.container_use_server import install
 
 pytestmark = pytest.mark.anyio
@@ -169,6 +171,11 @@ async def test_it_is_made_from_nothing_but_defaults(
     adapter = ContainerAdapter()
     assert (adapter.name, adapter.environment) == ("container-use", None)
     await adapter.cleanup()
+    words = list(inspect.signature(ContainerAdapter).parameters.values())
+    assert [each.name for each in words[:2]] == ["config", "executor"]
+    assert words[0].default == ContainerUseSettings()
+    assert all(each.kind is each.KEYWORD_ONLY for each in words[2:])
+    await ContainerAdapter(ContainerUseSettings(), RecordingExecutor()).cleanup()
 
 
 async def test_commands_find_what_the_last_one_left(world: World) -> None:

@@ -106,7 +106,7 @@ async def test_the_time_of_a_call_is_in_milliseconds_and_goes_first(tmp_path: Pa
     assert caught.value.details["timeout"] == 200
 
 
-@pytest.mark.requirement("B-052", "X-27")
+@pytest.mark.requirement("B-015", "B-052", "X-27")
 async def test_a_program_that_cannot_start_is_logged_and_raised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,8 @@
 """SandboxFactory: which sandbox one gets, with adapters that really exist on a machine without."""
 
+import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from kakoi.sandbox import (
     DockerSettings,
     ExecuteOptions,
     HostAdapter,
+    KubernetesAdapter,
     SandboxAdapter,
     SandboxConfig,
     SandboxFactory,
@@ -264,6 +266,33 @@ async def test_every_adapter_starts_its_programs_with_the_executor_it_was_given(
     await container.cleanup()
     assert list(recording.streamed[1].argv) == ["container-use", "stdio"]
     assert recording.spawned == [["container-use", "delete", name]]
+
+
+@pytest.mark.requirement("B-014", "B-032")
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (DockerAdapter, "docker"),
+        (ContainerAdapter, "container-use"),
+        (HostAdapter, "host"),
+        (BubblewrapAdapter, "bubblewrap"),
+        (KubernetesAdapter, "kubernetes"),
+    ],
+)
+async def test_each_sandbox_has_what_spec_b_asks_of_one(
+    tmp_path: Path, kind: Callable[..., SandboxAdapter], name: str
+) -> None:
+    needs_a_folder = kind in (HostAdapter, BubblewrapAdapter)
+    adapter = kind(tmp_path) if needs_a_folder else kind()
+    assert adapter.name == name
+    with pytest.raises(AttributeError):
+        adapter.name = "other"  # type: ignore[misc]
+    for method in ("execute", "cleanup", "is_available"):
+        assert inspect.iscoroutinefunction(getattr(adapter, method))
+    words = list(inspect.signature(adapter.execute).parameters.values())
+    assert [each.name for each in words] == ["command", "options"]
+    assert words[1].default is None
+    await adapter.cleanup()
 
 
 @pytest.mark.requirement("B-010")

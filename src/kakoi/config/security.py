@@ -16,6 +16,7 @@ from kakoi.sections import Section
 class ShellSecurity:
     """The section `[shell]`. None leaves a matter to the caller and to the defaults.
 
+    `enabled`: false if `[features] shell` is, too.
     `allowed_directories`: where commands may work, without links; None is anywhere.
     `origin`: the file, for messages; empty if there is none.
     """
@@ -47,7 +48,8 @@ def load_security(path: Path | None = None) -> ShellSecurity:
 
 def parse_security(data: object, *, origin: str) -> ShellSecurity:
     """The whole file, read."""
-    top = Section(data, origin, "shell")
+    top = Section(data, origin, "shell features")
+    features = Section(top.raw("features"), f"{origin}: features", "shell")
     shell = Section(
         top.raw("shell"),
         f"{origin}: shell",
@@ -56,7 +58,8 @@ def parse_security(data: object, *, origin: str) -> ShellSecurity:
     )
     directories = shell.texts("allowed_directories")
     return ShellSecurity(
-        enabled=shell.flag("enabled", True),
+        # Whoever imports it wants it; a file can only say so too, or forbid it.
+        enabled=features.flag("shell", True) and shell.flag("enabled", True),
         require_confirmation=shell.flag("require_confirmation", False),
         timeout_s=shell.seconds("timeout", 0) or None,
         allowed_commands=shell.texts("allowed_commands"),

@@ -1,5 +1,6 @@
 """CommandExecutor (spec C): results, refusals, time, and the directory."""
 
+import inspect
 import logging
 import os
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.faces.bash_executor.conftest import Create
 def test_a_result_has_four_texts(executor: CommandExecutor, root: Path) -> None:
     result = executor.execute("echo out; echo err >&2")
     assert result == {"stdout": "out\n", "stderr": "err\n", "cwd": str(root), "exit_code": "0"}
+    assert executor.execute("exit 3")["exit_code"] == "3"
 
 
 def test_another_status_than_0_is_a_result(executor: CommandExecutor) -> None:
@@ -55,14 +57,19 @@ def test_the_root_is_never_left(executor: CommandExecutor, root: Path, command: 
     assert executor.execute("pwd")["stdout"] == f"{root}\n"
 
 
-@pytest.mark.requirement("C-023")
-def test_a_command_that_takes_too_long_raises_with_what_it_said(create: Create) -> None:
+@pytest.mark.requirement("C-023", "C-024")
+def test_a_command_that_takes_too_long_raises_with_what_it_said(
+    create: Create, caplog: pytest.LogCaptureFixture
+) -> None:
+    timeout = inspect.signature(CommandExecutor).parameters["timeout"]
+    assert timeout.default == create()._timeout_s == 30
     with pytest.raises(TimeoutError, match=r"after 0\.5s") as late:
         create(timeout=0.5).execute("echo begun; sleep 30")
     assert late.value.details["stdout"] == "begun\n"
     assert isinstance(late.value, ExecutionError)
     assert isinstance(late.value, SandboxError)
     assert isinstance(late.value, OSError)  # As the built-in TimeoutError is.
+    assert "echo begun; sleep 30" in caplog.text
 
 
 @pytest.mark.requirement("C-024")

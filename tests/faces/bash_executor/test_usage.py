@@ -66,8 +66,14 @@ def test_the_agent_example_turns_refusals_into_words(root: Path) -> None:
 
 @pytest.mark.requirement("C-001")
 def test_the_package_has_the_modules_of_the_spec() -> None:
-    for name in ("exceptions", "config_loader", "validator", "executor"):
-        importlib.import_module(f"kakoi.bash_executor.{name}")
+    for name, holds in (
+        ("exceptions", "BashExecutorError"),
+        ("config_loader", "ConfigLoader"),
+        ("validator", "CommandValidator"),
+        ("executor", "CommandExecutor"),
+    ):
+        module = importlib.import_module(f"kakoi.bash_executor.{name}")
+        assert getattr(module, holds) is getattr(kakoi.bash_executor, holds)
     assert {"create_executor", "ConfigLoader", "CommandValidator", "CommandExecutor"} <= set(
         kakoi.bash_executor.__all__
     )
@@ -120,8 +126,13 @@ def test_what_the_call_says_goes_before_what_the_file_says(
 
 
 @pytest.mark.requirement("C-003")
-def test_the_package_speaks_to_nobody() -> None:
+def test_the_package_speaks_to_nobody(root: Path) -> None:
     """No model, no dialogue, no question: it imports nothing that could, and never reads input."""
+    code = "import sys; from kakoi.bash_executor import create_executor; create_executor()"
+    shown = run_as_written(f"{code}; print(*sys.modules)", root).split()
+    assert "kakoi.bash_executor.executor" in shown
+    speakers = ("kakoi.agent", "kakoi.mcp_server", "mcp", "pydantic_ai", "openai", "anthropic")
+    assert [name for name in shown if name.startswith(speakers)] == []
     folder = Path(kakoi.bash_executor.__file__).parent
     for file in folder.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -1,6 +1,7 @@
 """The built-ins as a whole: their names, `shell`, command files."""
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,29 @@ NAMES = "shell git_commit git_push git_status git_create_pr file_search grep_con
 def test_the_names_of_the_spec_are_plain_coroutine_functions() -> None:
     assert set(NAMES) <= set(kakoi.builtin.__all__)
     assert all(inspect.iscoroutinefunction(getattr(kakoi.builtin, name)) for name in NAMES)
+    assert sorted(NAMES) == [
+        *("file_search", "git_commit", "git_create_pr", "git_push", "git_status"),
+        *("grep_content", "shell"),
+    ]
+
+
+@pytest.mark.requirement("D-035", "Y-13")
+def test_they_run_their_own_body_without_a_model_a_key_or_a_network(workspace: Path) -> None:
+    code = """
+import asyncio, sys
+from kakoi.builtin import file_search, grep_content, shell
+(open("a file", "w")).write("needle")
+print(asyncio.run(shell("echo said")), asyncio.run(file_search("file")))
+print(asyncio.run(grep_content("needle", ["a file"])))
+speakers = ("kakoi.agent", "pydantic_ai", "openai", "anthropic", "httpx", "mcp")
+print([name for name in sys.modules if name.startswith(speakers)])
+"""
+    keys = ("API_KEY", "TOKEN", "PROXY", "proxy")
+    environ = {name: value for name, value in os.environ.items() if not name.endswith(keys)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, cwd=workspace, capture_output=True, text=True
+    )
+    assert done.stdout == "said\n ['./a file']\n{'a file': ['1:needle']}\n[]\n", done.stderr
 
 
 @pytest.mark.requirement("D-042")

@@ -1,5 +1,6 @@
 """The git functions on real repositories; first the seed tests of spec D under their names."""
 
+import inspect
 import os
 import subprocess
 from pathlib import Path
@@ -106,7 +107,13 @@ async def test_a_push_arrives(repository: Path) -> None:
     (repository / "a").write_text("a")
     await git_commit("first", files=["a"])
     assert "main" in await git_push()
+    defaults = [each.default for each in inspect.signature(git_push).parameters.values()]
+    assert defaults == ["origin", None]
     git("branch", "topic")
+    git("init", "-q", "--bare", "other.git")
+    git("remote", "add", "other", "./other.git")
+    await git_push("other", "topic")
+    assert git("-C", "other.git", "branch", "--format=%(refname:short)").split() == ["topic"]
     await git_push("origin", "topic")
     assert git("-C", "hub.git", "branch", "--format=%(refname:short)").split() == ["main", "topic"]
 
@@ -150,6 +157,7 @@ async def test_a_pull_request_is_opened_by_gh(
     said = await git_create_pr(title, body, base="develop")
 
     assert said == "https://example.org/pull/7\n"
+    assert inspect.signature(git_create_pr).parameters["base"].default == "main"
     assert (repository / "given").read_text().splitlines() == [
         "pr",
         "create",
