@@ -29,7 +29,16 @@ LAYERS = (
     ("policy",),
     ("process", "keeper", "overlay"),
     ("sections", "documents"),
-    ("errors", "results", "redact", "printable", "background", "waiting", "removing"),
+    (
+        "errors",
+        "results",
+        "redact",
+        "printable",
+        "background",
+        "waiting",
+        "removing",
+        "descriptors",
+    ),
 )
 # `kakoi` itself names what the modules offer, and `__main__` is a door mat.
 EXEMPT = ("__init__", "__main__")

@@ -17,6 +17,7 @@ from pathlib import Path
 from kakoi.background import Held, background
 from kakoi.config.opening import open_gate
 from kakoi.config.security import ShellSecurity, load_security
+from kakoi.descriptors import write_whole
 from kakoi.errors import (
     ConfigurationError,
     EmptyCommandError,
@@ -172,9 +173,7 @@ def _pass_on(fd: int, data: bytes) -> None:
     for stream in (sys.stdout, sys.stderr):  # What was printed before comes before.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    write_whole(fd, data)
 
 
 async def _ask_at_the_terminal(decision: Decision) -> bool:

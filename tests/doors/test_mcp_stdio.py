@@ -164,6 +164,44 @@ def test_with_the_server_ends_what_it_started(mcp_door: McpDoor, mark: str, way:
     assert events.count("ended") == events.count("started") == 2
 
 
+def test_signals_that_come_while_it_ends_change_nothing(mcp_door: McpDoor, mark: str) -> None:
+    """As clients do it: they close its input, and wait for a moment only."""
+    with mcp_door.process() as process:
+        reader = shake_hands(process)
+        for number in range(1, 9):
+            send(process, call(number, f"setsid sleep {mark} & sleep {mark}", background=True))
+            reader.answer(number)
+        assert process.stdin is not None
+        process.stdin.close()
+        give_up = time.monotonic() + PATIENCE_S
+        while process.poll() is None:
+            assert time.monotonic() < give_up
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+    assert alive(mark) == []
+    events = [json.loads(line)["event"] for line in mcp_door.log.read_text().splitlines()]
+    assert events.count("ended") == events.count("started") == 8
+
+
+def test_pipes_that_somebody_made_non_blocking_are_waited_for(mcp_door: McpDoor) -> None:
+    (its_input, to_it), (from_it, its_output) = os.pipe(), os.pipe()
+    for end in (its_input, its_output):
+        os.set_blocking(end, False)
+    with mcp_door.errors.open("ab") as errors:
+        process = subprocess.Popen(
+            mcp_door.argv(), stdin=its_input, stdout=its_output, stderr=errors, env=mcp_door.environ
+        )
+    os.close(its_input)
+    os.close(its_output)
+    process.stdin, process.stdout = os.fdopen(to_it, "wb", 0), os.fdopen(from_it, "rb", 0)
+    with process:
+        reader = shake_hands(process)
+        send(process, call(1, "head -c 300000 /dev/zero | tr '\\0' x"))
+        assert "x" * 300_000 in json.dumps(reader.answer(1))
+        process.stdin.close()
+        assert process.wait(PATIENCE_S) == 0
+
+
 @pytest.mark.parametrize("sandbox", ["host", "bubblewrap"])
 def test_a_killed_server_leaves_nothing_and_the_next_one_works(
     request: pytest.FixtureRequest, mark: str, sandbox: str

@@ -3,10 +3,15 @@
 import sys
 
 from kakoi import __version__
+from kakoi.cli.output import run_to_an_exit
 
 
 def main() -> None:
     """Entry point of `kakoi`."""
+    run_to_an_exit(_main)
+
+
+def _main() -> None:
     # The commonest question of scripts is answered before anything heavy is imported.
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(f"kakoi {__version__}")

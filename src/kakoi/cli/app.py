@@ -1,6 +1,7 @@
 """The `kakoi` command: finds the subcommand's file when it is asked for, and not before."""
 
 import difflib
+import signal
 import sys
 from importlib import import_module
 
@@ -79,10 +80,14 @@ class Lazy(click.Group):
         except KakoiError as error:
             import_module("kakoi.cli.telling").say_error(error)
             sys.exit(2)
+        except KeyboardInterrupt:
+            # Not click's own way: it has a status that means something else in many commands.
+            sys.exit(128 + signal.SIGINT)
 
 
 _STATUS = (
-    "Exit status: 0 it went well, 2 wrong usage or settings; `kakoi COMMAND -h` has its others."
+    "Exit status: 0 it went well, 2 wrong usage or settings, or no room for what is written; 128 + "
+    "N if signal N ended it (130 Ctrl-C); `kakoi COMMAND -h` has its others."
 )
 
 

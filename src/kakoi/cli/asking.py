@@ -4,8 +4,8 @@ import contextlib
 import os
 import sys
 
+from kakoi.cli.output import OutputClosed, write_all
 from kakoi.cli.render import render
-from kakoi.cli.screen import OutputClosed, write_all
 from kakoi.policy.decide import Decision
 from kakoi.printable import shown
 from kakoi.waiting import Aside

@@ -65,13 +65,10 @@ def tail_command(*, file: Path | None, lines: int, follow: bool, as_json: bool) 
     follower = Follower(_log(file, must_exist=not follow), lines)
     printer = _Printer(as_json=as_json)
     printer.show(follower.poll())
-    try:
-        while follow:
-            sys.stdout.flush()
-            time.sleep(_POLL_S)
-            printer.show(follower.poll())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    while follow:
+        sys.stdout.flush()
+        time.sleep(_POLL_S)
+        printer.show(follower.poll())
 
 
 class _Printer:

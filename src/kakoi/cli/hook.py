@@ -27,7 +27,7 @@ from typing import Any, Final
 import click
 
 from kakoi.cli.install_client import own_argv
-from kakoi.cli.screen import write_all
+from kakoi.cli.output import write_all
 from kakoi.cli.telling import say
 from kakoi.config.loading import load_settings
 from kakoi.config.policies import policy_from

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kakoi.cli.screen import Screen
 from kakoi.cli.terminal import raw_terminal, terminal_size
+from kakoi.descriptors import read_some
 from kakoi.errors import KakoiError
 from kakoi.results import ExecutionResult
 from kakoi.runner.commands import Running
@@ -82,7 +83,7 @@ class Input:
 
 def _read() -> bytes:
     try:
-        return os.read(0, _CHUNK)
+        return read_some(0, _CHUNK)
     except OSError:
         return b""
 
@@ -149,12 +150,3 @@ def _resizing(running: Running) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGWINCH)
         for task in tasks:
             task.cancel()
-
-
-def hold_standard_streams() -> None:
-    """Put /dev/null where a standard stream is closed: else the next file we open would be it."""
-    for fd in (0, 1, 2):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)

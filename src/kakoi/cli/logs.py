@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import click
 
 from kakoi.cli.managing import in_words, json_option, manager_from
 from kakoi.cli.opening import config_option
-from kakoi.cli.screen import OutputClosed, Screen
+from kakoi.cli.screen import Screen
 from kakoi.errors import SandboxError
 from kakoi.printable import shown
 from kakoi.runner.commands import Channel, JobInfo, Stream
@@ -43,12 +42,7 @@ def command(
     """
     stream: Stream = "stderr" if is_stderr else "stdout"
     manager = manager_from(config_file)
-    try:
-        asyncio.run(_show(manager, name, stream, offset, follow=follow, as_json=as_json))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except OutputClosed:
-        sys.exit(141)
+    asyncio.run(_show(manager, name, stream, offset, follow=follow, as_json=as_json))
 
 
 async def _show(

@@ -6,11 +6,11 @@ nobody's terminal listens (a pipe, a file), bytes are passed on as they are.
 """
 
 import codecs
-import errno
 import os
 import re
-import select
 from typing import Final
+
+from kakoi.cli.output import write_all
 
 # Colours and weights; the length is bounded so that little is ever held back.
 _COLOUR: Final = r"\x1b\[[0-9;:]{0,40}m"
@@ -19,10 +19,6 @@ _BEGUN: Final = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 # Text nobody sees: what comes after "conceal" is read by whoever pastes it, not by who looks.
 _CONCEALED: Final = re.compile(r"[\[;:]0*8[;m]")
 _PLAIN: Final = b"\x1b[0m"
-
-
-class OutputClosed(Exception):
-    """Nobody reads any more what the command writes."""
 
 
 class Screen:
@@ -72,18 +68,3 @@ def _caret(char: str) -> str:
     if code < 0x20 or code == 0x7F:
         return f"^{chr(code ^ 0x40)}"
     return f"\\u{code:04x}" if code > 0xFF else f"\\x{code:02x}"
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, however long that takes. OutputClosed: nobody is there to read it."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:  # Somebody who shares it with us has made it so.
-            select.select([], [fd], [])
-        except OSError as error:
-            # EIO: the terminal is gone.
-            if error.errno in (errno.EPIPE, errno.EIO):
-                raise OutputClosed from error
-            raise

@@ -15,9 +15,10 @@ from typing import Any, Final
 import click
 
 from kakoi.cli.asking import Approval
-from kakoi.cli.live import Input, Signals, hold_standard_streams, pass_through
+from kakoi.cli.live import Input, Signals, pass_through
 from kakoi.cli.opening import Place
-from kakoi.cli.screen import OutputClosed, Screen, write_all
+from kakoi.cli.output import OutputClosed, write_all
+from kakoi.cli.screen import Screen
 from kakoi.cli.telling import (
     ending_in_words,
     failure_as_dict,
@@ -72,7 +73,6 @@ class Runs(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        hold_standard_streams()
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
@@ -87,8 +87,6 @@ class Runs(click.Command):
             raise
         except KakoiError as error:
             say_error(error)
-        except KeyboardInterrupt:
-            sys.exit(128 + signal.SIGINT)
         except Exception:  # A slip of ours must not look like the command's exit status.
             traceback.print_exc()
         sys.exit(FAILED)

@@ -29,6 +29,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from kakoi.descriptors import read_some, write_whole
 from kakoi.waiting import Aside
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
@@ -131,7 +132,7 @@ class Wire:
 
     async def _chunk(self) -> bytes:
         try:
-            return await self._reader.call(os.read, self._reading, _CHUNK)
+            return await self._reader.call(read_some, self._reading, _CHUNK)
         except OSError as error:
             _log.warning("standard input cannot be read: %s", error.strerror)
             return b""
@@ -149,17 +150,11 @@ class Wire:
         async with self._turn:
             self._is_writing = True
             try:
-                await self._writer.call(_write_all, self._writing, data)
+                await self._writer.call(write_whole, self._writing, data)
             except OSError:  # Nobody is there to read it, and never will be.
                 self._scope.cancel()
             self._is_writing = False
             self._wrote.set()
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def _parse(line: bytes | None) -> SessionMessage | JSONRPCError:
