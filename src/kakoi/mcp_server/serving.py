@@ -53,11 +53,14 @@ def serve(wanted: Wanted) -> None:
 
 
 async def _serve(wanted: Wanted) -> None:
-    async with open_house(wanted) as house:
-        if wanted.address is None:
-            await _serve_stdio(house)
-        else:
-            await _serve_http(house, wanted, wanted.address)
+    # To the very end: clients close our input first and send signals right after, and one that
+    # comes while things are taken away must not leave the rest of them.
+    with _signals() as signals:
+        async with open_house(wanted) as house:
+            if wanted.address is None:
+                await _serve_stdio(house, signals)
+            else:
+                await _serve_http(house, wanted, wanted.address, signals)
 
 
 @contextlib.asynccontextmanager
@@ -110,14 +113,14 @@ async def _lived_in(house: House) -> AsyncIterator[None]:
         await _end_jobs(house.gate)
 
 
-async def _serve_stdio(house: House) -> None:
+async def _serve_stdio(house: House, signals: "_Signals") -> None:
     if sys.stdin.isatty():
         _say("this is the Model Context Protocol on standard input; clients start it themselves")
     server = make_server(house)
     with claimed_streams() as (reading, writing):
         serving = asyncio.ensure_future(_talk(server, Wire(reading, writing)))
-        with _on_signals(serving.cancel):
-            await asyncio.wait([serving])
+        signals.tell(serving.cancel)
+        await asyncio.wait([serving])
         if not serving.cancelled():
             serving.result()
 
@@ -127,7 +130,7 @@ async def _talk(server: Server[Any], wire: Wire) -> None:
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-async def _serve_http(house: House, wanted: Wanted, text: str) -> None:
+async def _serve_http(house: House, wanted: Wanted, text: str, signals: "_Signals") -> None:
     # Its server is a tenth of the time that it takes to start, and most clients use pipes.
     from kakoi.mcp_server.http import Address, Listener, read_token
 
@@ -137,17 +140,37 @@ async def _serve_http(house: House, wanted: Wanted, text: str) -> None:
     _say(f"listening on {listener.url}")
     if is_new:
         _say(f"clients send the header `Authorization: Bearer {token}`")
-    with _on_signals(listener.stop):
-        await listener.serve()
+    signals.tell(listener.stop)
+    await listener.serve()
+
+
+class _Signals:
+    """Ends what is served when a signal comes; later ones change nothing."""
+
+    def __init__(self) -> None:
+        self._has_come = False
+        self._end: Callable[[], object] | None = None
+
+    def tell(self, end: Callable[[], object]) -> None:
+        """Call this when one comes, or now, if one has come."""
+        self._end = end
+        if self._has_come:
+            end()
+
+    def come(self) -> None:
+        if not self._has_come and self._end is not None:
+            self._end()
+        self._has_come = True
 
 
 @contextlib.contextmanager
-def _on_signals(end: Callable[[], object]) -> Iterator[None]:
+def _signals() -> Iterator[_Signals]:
+    signals = _Signals()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, end)
+        loop.add_signal_handler(number, signals.come)
     try:
-        yield
+        yield signals
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
