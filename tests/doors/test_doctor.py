@@ -12,6 +12,8 @@ import pytest
 
 from kakoi.errors import SandboxError
 from kakoi.sandbox.examine import SANDBOXES, choice_of_auto, limits_area, with_ways_out
+from kakoi.sandbox.examine_limits import examine_limits
+from kakoi.sandbox.host import HostAdapter
 from kakoi.sandbox.machine import Check, Status, bad, good, own_cgroups, tried
 from tests.doors.terminals import KAKOI, PATIENCE_S, Door
 
@@ -64,6 +66,9 @@ def test_the_object_for_programs_holds_all_of_it(lonely: Door) -> None:
         assert found["inside bubblewrap", limit]["status"] == "ok", limit
         assert ";" in found["inside bubblewrap", limit]["detail"]  # What keeps it.
     assert ("inside bubblewrap", "cpu") in found
+    if found["sandboxes", "confined-host"]["status"] == "ok":
+        # Nothing there limits the disk, as SECURITY.md says: a trial that cannot write is no proof.
+        assert found["inside confined-host", "disk"]["status"] == "not enforced"
     wanted = "python shfmt landlock seccomp cgroups terminals".split()
     assert {*wanted, "audit log", "user namespaces"} <= {
         name for area, name in found if area == "this machine"
@@ -82,6 +87,19 @@ def test_containers_keep_more(docker_door: Door) -> None:
     kept = "files network time terminal processes memory cpu disk".split()
     for limit in (*kept, "open files", "file size"):
         assert found["inside docker", limit]["status"] == "ok", limit
+
+
+@pytest.mark.anyio
+async def test_where_nothing_is_kept_no_trial_says_that_it_is(tmp_path: Path) -> None:
+    host = HostAdapter(str(tmp_path))
+    try:
+        found = {each.name: each.status for each in await examine_limits("inside host", host)}
+    finally:
+        await host.cleanup()
+    always = {"time": Status.OK, "terminal": Status.OK}  # By the keeper; and no wall.
+    assert {name: found.pop(name) for name in always} == always
+    assert len(found) > 8
+    assert set(found.values()) == {Status.NOT_ENFORCED}
 
 
 def test_nothing_is_left_behind(lonely: Door, tmp_path: Path) -> None:

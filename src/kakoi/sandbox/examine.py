@@ -10,23 +10,21 @@ from pathlib import Path
 from typing import Final
 
 from kakoi.process import ProcessExecutor
-from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import MIB, Channel, Command, TerminalSize
-from kakoi.sandbox.adapter import Availability, Limits, SandboxAdapter
+from kakoi.runner.commands import Command
+from kakoi.sandbox.adapter import Availability, SandboxAdapter
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 from kakoi.sandbox.bubblewrap_launch import UNPRIVILEGED
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Program
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.examine_cluster import examine_cluster
+from kakoi.sandbox.examine_limits import COMMAND_S, LIMITS, TRIAL_LIMIT_S, examine_limits, failure
 from kakoi.sandbox.examine_walls import (
     COPY_ON_WRITE,
     FEW_PROGRAMS,
     PROGRAMS,
     copy_on_write_check,
     programs_check,
-    signals_check,
-    try_sockets,
 )
 from kakoi.sandbox.host import HostAdapter
 from kakoi.sandbox.machine import Check, Status, bad, examine_machine, good, tried
@@ -37,29 +35,6 @@ from kakoi.sandbox.settings import CONFINED_HOST
 Programs = tuple[str, ...] | None
 SANDBOXES: Final = "sandboxes"
 _SANDBOX_LIMIT_S: Final = 90.0
-_TRIAL_LIMIT_S: Final = 30.0
-_COMMAND_S: Final = 15.0
-# Low, so that going beyond them is quick. What holds these holds the real ones.
-# None of them is asked for: what is not kept is to be found out, and not refused.
-_LIMITS: Final = Limits(
-    memory_bytes=64 * MIB,
-    cpus=0.5,
-    processes=64,
-    open_files=256,
-    file_bytes=4 * MIB,
-    disk_bytes=16 * MIB,
-    asked=frozenset(),
-)
-_CROWD: Final = 150
-_CROWD_S: Final = 10.0
-_HEAP_BYTES: Final = 160 * 1000 * 1000
-_FIELDS: Final = {
-    "processes": "processes",
-    "open files": "open_files",
-    "file size": "file_bytes",
-    "disk": "disk_bytes",
-    "memory": "memory_bytes",
-}
 # What does not hold these is no sandbox.
 _WALLS: Final = ("files", "network", "time")
 
@@ -132,14 +107,14 @@ async def _examine(
             return found
         sandbox = make(folder, None)
         try:
-            result = await sandbox.run(Command(command="exit 0", timeout_s=_COMMAND_S))
+            result = await sandbox.run(Command(command="exit 0", timeout_s=COMMAND_S))
             if not result.ok:
-                return bad(SANDBOXES, name, f"it cannot run a command: {_why(result)}")
-            limits.extend(await _examine_limits(area, sandbox))
+                return bad(SANDBOXES, name, f"it cannot run a command: {failure(result)}")
+            limits.extend(await examine_limits(area, sandbox))
         finally:
             await sandbox.cleanup()
         trial = programs_check(area, make(folder, FEW_PROGRAMS))
-        limits.append(await tried(area, PROGRAMS, trial, limit_s=_TRIAL_LIMIT_S))
+        limits.append(await tried(area, PROGRAMS, trial, limit_s=TRIAL_LIMIT_S))
         open_ = [each.name for each in limits if each.name in _WALLS and not each.ok]
         if open_:
             return bad(SANDBOXES, name, f"it runs commands, but does not hold: {', '.join(open_)}")
@@ -167,13 +142,13 @@ async def _examine_bubblewrap(overlays: Path) -> list[Check]:
         return bad(SANDBOXES, "bubblewrap", deeper.reason, fix)
 
     def make(folder: str, programs: Programs) -> SandboxAdapter:
-        return BubblewrapAdapter(folder, limits=_LIMITS, programs=programs)
+        return BubblewrapAdapter(folder, limits=LIMITS, programs=programs)
 
     found = [*await _examine("bubblewrap", problem, make), *lending]
     if found[0].ok:
         area = limits_area("bubblewrap")
         work = copy_on_write_check(area, overlays)
-        found.append(await tried(area, COPY_ON_WRITE, work, limit_s=_TRIAL_LIMIT_S))
+        found.append(await tried(area, COPY_ON_WRITE, work, limit_s=TRIAL_LIMIT_S))
     return found
 
 
@@ -182,7 +157,7 @@ async def _examine_confined_host() -> list[Check]:
         return None
 
     def make(folder: str, programs: Programs) -> SandboxAdapter:
-        return HostAdapter(folder, confine=True, limits=_LIMITS, programs=programs)
+        return HostAdapter(folder, confine=True, limits=LIMITS, programs=programs)
 
     return await _examine(CONFINED_HOST, problem, make)
 
@@ -208,134 +183,16 @@ async def _examine_containers(
 
     def make(folder: str, programs: Programs) -> SandboxAdapter:
         settings = DockerSettings(
-            image=image, workspace=folder, inside=folder, limits=_LIMITS, programs=programs
+            image=image, workspace=folder, inside=folder, limits=LIMITS, programs=programs
         )
         return DockerAdapter(settings, program=program, lifetime="sandbox", engine_env=engine_env)
 
     return await _examine(program, problem, make)
 
 
-def _why(result: ExecutionResult) -> str:
-    return result.error or f"{result.reason}, status {result.exit_code}"
-
-
 def limits_area(sandbox: str) -> str:
     """The area of the checks on what holds in a sandbox."""
     return f"inside {sandbox}"
-
-
-# --- Its limits ------------------------------------------------------------------------------
-
-
-async def _examine_limits(area: str, sandbox: SandboxAdapter) -> list[Check]:
-    channel = await sandbox.channel()
-    try_network = try_sockets if sandbox.name == CONFINED_HOST else _try_network
-    holding = sandbox.holding
-    trials: dict[str, Callable[[], Awaitable[tuple[bool, str]]]] = {
-        "files": lambda: _try_files(channel),
-        "network": lambda: try_network(channel),
-        "time": lambda: _try_time(channel),
-        "terminal": lambda: _try_terminal(channel),
-        "processes": lambda: _try_processes(channel),
-        "open files": lambda: _try_open_files(channel),
-        "file size": lambda: _try_file_size(channel),
-        "disk": lambda: _try_disk(channel),
-        "memory": lambda: _try_memory(channel),  # Last: it may take the runner with it.
-    }
-
-    async def check(name: str, trial: Callable[[], Awaitable[tuple[bool, str]]]) -> Check:
-        holds, detail = await trial()
-        broken = Status.NOT_OK if name == "terminal" else Status.NOT_ENFORCED
-        by = holding.kept.get(_FIELDS.get(name, ""), "")
-        told = f"{detail}; {by}" if holds and by else detail
-        return Check(area, name, Status.OK if holds else broken, told)
-
-    found = [
-        await tried(area, name, check(name, trial), limit_s=_TRIAL_LIMIT_S)
-        for name, trial in trials.items()
-    ]
-    cpu = holding.kept.get("cpus")
-    why = holding.not_kept.get("cpus", "")
-    found = [signals_check(area, channel), *found]
-    return [*found, Check(area, "cpu", Status.OK if cpu else Status.NOT_ENFORCED, cpu or why)]
-
-
-async def _run(channel: Channel, command: str, **options: object) -> ExecutionResult:
-    return await channel.run(Command(command=command, **{"timeout_s": _COMMAND_S, **options}))  # type: ignore[arg-type]
-
-
-async def _try_files(channel: Channel) -> tuple[bool, str]:
-    outside = "touch /usr/kakoi-was-here /etc/kakoi-was-here 2>/dev/null"
-    result = await _run(channel, f"touch inside && ! {{ {outside}; }}")
-    return result.ok, "only the workspace can be written" if result.ok else _why(result)
-
-
-async def _try_network(channel: Channel) -> tuple[bool, str]:
-    result = await _run(channel, "cat /proc/net/dev")
-    devices = {line.split(":")[0].strip() for line in result.stdout.splitlines() if ":" in line}
-    others = sorted(devices - {"lo"})
-    if result.ok and not others:
-        return True, "nothing can be reached"
-    return False, f"it has {', '.join(others)}" if others else _why(result)
-
-
-async def _try_time(channel: Channel) -> tuple[bool, str]:
-    result = await _run(channel, "sleep 60 & sleep 60", timeout_s=0.2)
-    held = result.reason is Reason.TIMED_OUT
-    return held, "a command and all that it started was ended" if held else _why(result)
-
-
-async def _try_terminal(channel: Channel) -> tuple[bool, str]:
-    result = await _run(channel, "test -t 0 && test -t 1", terminal=TerminalSize())
-    return result.ok, "a command can have one" if result.ok else _why(result)
-
-
-async def _try_processes(channel: Channel) -> tuple[bool, str]:
-    """Start more than may be: the shell counts what it got, and complains of what it did not."""
-    crowd = f"i=0; while [ $i -lt {_CROWD} ]; do sleep 60 & i=$((i+1)); echo $i; done"
-    result = await _run(channel, crowd, timeout_s=_CROWD_S)
-    started = len(result.stdout.split())
-    if started < _CROWD and "fork" in result.stderr:
-        return True, f"stopped at {_LIMITS.processes}"
-    return False, f"{started} were started" if started else _why(result)
-
-
-async def _try_open_files(channel: Channel) -> tuple[bool, str]:
-    result = await _run(channel, f"exec {_LIMITS.open_files}</dev/null")
-    limit = (await _run(channel, "ulimit -n")).stdout.strip()
-    held = not result.ok and limit == str(_LIMITS.open_files)
-    return held, f"a process can have {limit}"
-
-
-async def _try_file_size(channel: Channel) -> tuple[bool, str]:
-    """In the workspace: a limit of the disk must not be what stops it."""
-    twice = 2 * (_LIMITS.file_bytes or 0)
-    result = await _run(channel, f"head -c {twice} /dev/zero > large; wc -c < large; rm large")
-    size = result.stdout.strip()
-    return size == str(_LIMITS.file_bytes), f"a file was cut at {size} bytes"
-
-
-async def _try_disk(channel: Channel) -> tuple[bool, str]:
-    """In pieces, so that the limit of one file is not what stops it."""
-    count, size = 8, _LIMITS.file_bytes or 0
-    fill = f"for i in $(seq {count}); do head -c {size} /dev/zero > /tmp/fill$i || exit 3; done"
-    result = await _run(channel, fill)
-    await _run(channel, "rm -f /tmp/fill*")
-    held = result.exit_code == 3
-    return held, "what was too much was refused" if held else "there is no limit"
-
-
-async def _try_memory(channel: Channel) -> tuple[bool, str]:
-    """One line without an end has to be held in memory: a short one can be, a long one can't."""
-    line = "head -c {0} /dev/zero | tail -n 1 | wc -c"
-    short = await _run(channel, line.format(MIB))
-    if short.stdout.strip() != str(MIB):
-        return False, f"it could not be tried: {_why(short)}"
-    result = await _run(channel, line.format(_HEAP_BYTES))
-    if result.stdout.strip() == str(_HEAP_BYTES):
-        return False, "nothing limits it here"
-    held = result.reason is not Reason.TIMED_OUT
-    return held, "what took too much was ended" if held else "it took too long to try"
 
 
 # --- What `auto` would do --------------------------------------------------------------------
