@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.config.settings import table
 from tests.docs.pages import PAGES, ROOT, our_files, shown
 
 # --- Links -----------------------------------------------------------------------------------
@@ -37,6 +38,36 @@ def test_the_reference_is_what_the_code_says() -> None:
     argv = [sys.executable, str(ROOT / "scripts" / "reference"), "--check"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+# --- What is named is there ------------------------------------------------------------------
+
+OUR_FOLDERS = "bench docs examples infra requirements scripts src tests"
+NO_SETTINGS = ("sandbox.typ", "audit.jsonl")  # A mistake that is shown, and a file.
+
+
+def missing(text: str) -> list[str]:
+    """Settings and files of the repository that a page names and nobody has."""
+    sections = "|".join({path.partition(".")[0] for path in table()})
+    settings = re.findall(rf"`((?:{sections})(?:\.[a-z_]+)+)[:`]", text)
+    known = {name for path, setting in table().items() for name in (path, *setting.also)}
+    groups = {name.rpartition(".")[0] for name in known}
+    folders = OUR_FOLDERS.replace(" ", "|")
+    files = re.findall(rf"`(?:python )?((?:{folders})/[\w./*-]+)[` :]", text)
+    return [
+        *(name for name in settings if name not in known | groups | {*NO_SETTINGS}),
+        *(name for name in files if not any(ROOT.glob(name.rstrip("/")))),
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_settings_and_files_that_a_page_names_are_there(path: Path) -> None:
+    assert missing(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_setting_and_a_file_that_nobody_has_are_noticed() -> None:
+    text = "`sandbox.type: docker` `sandbox.tipe` `tasks.sources.labels` `bench/*.py` `src/x.py`"
+    assert missing(text) == ["sandbox.tipe", "src/x.py"]
 
 
 # --- Nothing of one machine ------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from kakoi.config.kinds import COUNT, DOMAINS, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, Kind, choice
 from kakoi.config.settings import Settings, build, defaults, section_docs, table, value_at
 from kakoi.errors import ConfigurationError
+from kakoi.policy.profiles import PROFILES, load_policy
 
 
 def test_every_setting_says_what_it_is_in_a_sentence() -> None:
@@ -21,6 +22,14 @@ def test_no_two_settings_share_a_name_or_a_variable() -> None:
     assert len(names) == len(set(names))
     given = [name for setting in table().values() for name in setting.env]
     assert len(given) == len(set(given))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_setting_that_a_rule_advises_to_change_is_one(profile: str) -> None:
+    said = [text for rule in load_policy(profile).rules for text in (rule.reason, rule.hint)]
+    named = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", "\n".join(said))
+    assert "policy.additional" in named
+    assert [name for name in named if name not in table()] == []
 
 
 def test_settings_are_built_from_values_by_path() -> None:

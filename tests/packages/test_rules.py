@@ -1,4 +1,4 @@
-"""With `packages.policy: allowlist`, commands install nothing themselves."""
+"""With `policy.packages: allowlist`, commands install nothing themselves."""
 
 from pathlib import Path
 

@@ -52,7 +52,7 @@ def test_a_command_outside_the_list_is_refused_with_the_way_out() -> None:
     (finding,) = decision.findings
     assert decision.command[finding.start : finding.end] == "frobnicate"
     assert finding.rule == "not-listed"
-    assert "allowed_commands.additional" in finding.hint
+    assert "add `frobnicate` to `policy.additional`" in finding.hint
 
 
 @pytest.mark.requirement("A-067")

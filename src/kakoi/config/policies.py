@@ -28,7 +28,7 @@ def policy_from(settings: PolicySettings, *, roots: Sequence[str], origin: str) 
         patterns = (*policy.block_patterns, *settings.block_patterns)
         policy = replace(policy, block_patterns=patterns)
     if listed_only:
-        policy = tightened(policy, rules=RULES, origin="packages.policy")
+        policy = tightened(policy, rules=RULES, origin="policy.packages")
     if settings.rules:
         policy = tightened(policy, rules=settings.rules, origin=origin)
     return with_blocked(policy, settings.blocked, origin=origin)
