@@ -6,9 +6,12 @@ Whether examples do what is shown, and whether the site can be read: tests/docs.
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from kakoi.config.settings import table
 from tests.docs.pages import PAGES, ROOT, our_files, shown
@@ -107,3 +110,32 @@ def test_the_pinned_requirements_hold_no_index_options() -> None:
     files = sorted((ROOT / "requirements").glob("*.txt"))
     assert files
     assert [shown(path) for path in files if options.search(path.read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.11.2", "3.11.9", "3.12.4", "3.13.1", "3.14.0"])
+def test_what_a_pinned_package_needs_on_some_python_is_pinned_too(python: str) -> None:
+    """pip stops at a requirement without a hash, so a newcomer with that Python could not begin."""
+    text = (ROOT / "requirements" / "dev.txt").read_text("utf-8")
+    pins = [Requirement(line) for line in re.findall(r"^[\w.-]+==[^\\\n]+", text, re.M)]
+    minor = python.rpartition(".")[0]
+    there = {"python_full_version": python, "python_version": minor, "extra": ""}
+    pinned = {
+        canonicalize_name(each.name)
+        for each in pins
+        if not each.marker or each.marker.evaluate(there)
+    }
+    needed = {
+        canonicalize_name(requirement.name): name
+        for name in pinned
+        for requirement in needs_of(name)
+        if not requirement.marker or requirement.marker.evaluate(there)
+    }
+    assert len(pinned) > 20
+    assert {name: by for name, by in needed.items() if name not in pinned} == {}
+
+
+def needs_of(package: str) -> list[Requirement]:
+    try:
+        return [Requirement(text) for text in metadata.requires(package) or ()]
+    except metadata.PackageNotFoundError:  # Pinned for another Python than this one.
+        return []
