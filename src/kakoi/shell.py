@@ -35,6 +35,7 @@ from kakoi.printable import shown
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 from kakoi.sandbox.adapter import exit_code_or_raise
+from kakoi.sections import wrong
 
 __all__ = ["SecurityError", "ShellExecutor", "ShellResult", "TimeoutError", "UserCancelledError"]
 
@@ -229,7 +230,7 @@ def _directory(given: str | Path | None) -> Path:
     try:
         directory = Path.cwd() if given is None else Path(os.path.realpath(given))
     except (TypeError, ValueError, OSError) as error:
-        raise ConfigurationError(f"working_dir is {given!r:.80}; no path: {error}") from None
+        raise wrong("working_dir", given, f"a path: {error}") from None
     if not directory.is_dir():
         raise ConfigurationError(f"working_dir is {directory}; there is no such directory")
     return Path(os.path.realpath(directory))
@@ -237,7 +238,7 @@ def _directory(given: str | Path | None) -> Path:
 
 def _time(given: object, security: ShellSecurity) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 2**31:
-        raise ConfigurationError(f"timeout is {given!r:.80}; it must be seconds above zero")
+        raise wrong("timeout", given, "seconds above zero")
     return security.timeout_s or given if given == DEFAULT_TIMEOUT_S else given
 
 
@@ -245,7 +246,7 @@ def _texts(what: str, given: object) -> tuple[str, ...]:
     if given is None:
         return ()
     if isinstance(given, str) or not isinstance(given, Sequence | set | frozenset):
-        raise ConfigurationError(f"{what} is {given!r:.80}; it must be a list of commands")
+        raise wrong(what, given, "a list of commands")
     if not all(isinstance(each, str) and each.strip() for each in given):
         raise ConfigurationError(f"{what} holds something that is no command")
     return tuple(given)

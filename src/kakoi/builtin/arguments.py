@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from kakoi.errors import ConfigurationError
+from kakoi.sections import wrong
 
 
 def text(what: str, given: object) -> str:
     """A text that is not empty and can be written down."""
     if not isinstance(given, str) or not given:
-        raise ConfigurationError(f"{what} is {given!r:.80}; it must be text")
+        raise wrong(what, given, "text")
     encoded(what, given)
     return given
 
@@ -17,7 +18,15 @@ def name(what: str, given: object) -> str:
     """A name that git cannot take for an option, or for a way to start programs (`ext::`)."""
     found = text(what, given)
     if found.startswith("-") or "::" in found:
-        raise ConfigurationError(f"{what} is {found!r:.80}; it must be the name of one")
+        raise wrong(what, found, "the name of one")
+    return found
+
+
+def branch(what: str, given: object) -> str:
+    """The name of one branch: to git, `+main` forces, `:main` deletes and `*` is all of them."""
+    found = name(what, given)
+    if found.startswith("+") or ":" in found or "*" in found:
+        raise wrong(what, found, "the name of one branch", hint="`shell` runs any command of git")
     return found
 
 
@@ -26,7 +35,7 @@ def names(what: str, given: object) -> list[str]:
     if given is None:
         return []
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-        raise ConfigurationError(f"{what} is {given!r:.80}; it must be a list of names")
+        raise wrong(what, given, "a list of names")
     return [text(f"a name in {what}", each) for each in given]
 
 

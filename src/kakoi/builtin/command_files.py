@@ -16,7 +16,7 @@ from pathlib import Path
 from kakoi.builtin.registry import GROUPS, PREFIX, Tool, find
 from kakoi.documents import front_matter, read_text
 from kakoi.errors import ConfigurationError, SecurityError
-from kakoi.sections import Section, wrong
+from kakoi.sections import Section, shown, wrong
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -54,9 +54,9 @@ def load_command_file(path: str | os.PathLike[str]) -> CommandFile:
     try:
         text = read_text(Path(path))
     except (TypeError, ValueError) as error:  # A NUL, or nothing that could be a path.
-        raise ConfigurationError(f"cannot read the command file {path!r:.200}: {error}") from None
+        raise ConfigurationError(f"cannot read the command file {shown(path)}: {error}") from None
     if text is None:
-        raise ConfigurationError(f"cannot read the command file {path!r:.200}: it is not there")
+        raise ConfigurationError(f"cannot read the command file {path}: it is not there")
     return parse_command_file(text, origin=str(path))
 
 

@@ -53,9 +53,11 @@ async def grep_content(pattern: str, files: Sequence[str]) -> dict[str, list[str
 async def _grep(
     executor: ShellExecutor, pattern: str, files: list[str], found: dict[str, list[str]]
 ) -> None:
-    # With a NUL after each name: a name may hold everything else.
-    result = await executor.exec(["grep", "-nHZ", "-e", pattern, "--", *files])
-    if result.return_code > 1 and not result.stdout and "No such file" not in result.stderr:
+    # With a NUL after each name: a name may hold everything else. Silent about what cannot be
+    # read, and past pipes, which it would wait for: what it then says is about the pattern.
+    skip = ["--directories=skip", "--devices=skip"]
+    result = await executor.exec(["grep", "-nHZs", *skip, "-e", pattern, "--", *files])
+    if result.return_code > 1 and result.stderr:
         raise ExecutionError(f"grep failed: {result.stderr.strip()[:500]}")
     _check_whole(result)
     for line in result.stdout.split("\n"):

@@ -6,10 +6,12 @@ whatever it contains.
 
 from collections.abc import Sequence
 
+from kakoi.builtin.arguments import branch as branch_name
 from kakoi.builtin.arguments import encoded, name, names, text
 from kakoi.builtin.running import executor_for, must
 from kakoi.config.identity import git_identity
 from kakoi.errors import ConfigurationError
+from kakoi.sections import wrong
 
 PROGRAMS = ("git", "gh")
 
@@ -21,7 +23,7 @@ async def git_commit(message: str, files: Sequence[str] | None = None, all: bool
         raise ConfigurationError("message is empty; a commit needs one")
     executor = executor_for(programs=PROGRAMS)
     for file in names("files", files):
-        await must(executor, ["git", "add", "--", file])
+        await must(executor, ["git", "--literal-pathspecs", "add", "--", file])
     if all and not files:
         await must(executor, ["git", "add", "-A"])
     # By its input, and verbatim: not even lines that look like comments are touched.
@@ -37,7 +39,7 @@ async def git_commit(message: str, files: Sequence[str] | None = None, all: bool
 async def git_push(remote: str = "origin", branch: str | None = None) -> str:
     """Push to `remote`, the given branch or the current one; returns what git said."""
     # By its name too: git alone would push the current branch only where it has been before.
-    source = "HEAD" if branch is None else name("branch", branch)
+    source = "HEAD" if branch is None else branch_name("branch", branch)
     argv = ["git", "push", name("remote", remote), source]
     result = await must(executor_for(programs=PROGRAMS), argv)
     return result.stdout or result.stderr  # Git tells people about a push on stderr.
@@ -51,11 +53,11 @@ async def git_status() -> str:
 async def git_create_pr(title: str, body: str, base: str = "main") -> str:
     """Open a pull request by `gh`; returns what it said, which is the address."""
     if not text("title", title).isprintable() or not title.strip():
-        raise ConfigurationError(f"title is {title!r:.80}; it must be one line of text")
+        raise wrong("title", title, "one line of text")
     argv = ["gh", "pr", "create", f"--title={title}", "--body-file=-"]
     result = await must(
         executor_for(programs=PROGRAMS),
-        [*argv, f"--base={name('base', base)}"],
+        [*argv, f"--base={branch_name('base', base)}"],
         stdin=encoded("body", body),
     )
     return result.stdout

@@ -8,7 +8,7 @@ from kakoi.builtin.file import file_search, grep_content
 from kakoi.builtin.git import git_commit, git_create_pr, git_push, git_status
 from kakoi.builtin.shell import shell
 from kakoi.errors import ConfigurationError
-from kakoi.sections import nearest
+from kakoi.sections import nearest, shown
 
 Tool = Callable[..., Awaitable[Any]]
 PREFIX: Final = "@builtin."
@@ -26,13 +26,13 @@ GROUPS: Final[Mapping[str, Mapping[str, Tool]]] = MappingProxyType(
 )
 
 
-def find(name: str) -> Mapping[str, Tool]:
-    """The functions of a group: `@builtin.git`, or `git`."""
-    group = str(name).removeprefix(PREFIX)
+def find(name: object) -> Mapping[str, Tool]:
+    """The functions of a group, by its name: `@builtin.git`, or `git`."""
+    group = name.removeprefix(PREFIX) if isinstance(name, str) else ""
     if group not in GROUPS:
         names = [PREFIX + each for each in GROUPS]
         raise ConfigurationError(
-            f"there is no built-in {name!r:.80}{nearest(PREFIX + group, names)}",
+            f"there is no built-in {shown(name)}{nearest(PREFIX + group, names)}",
             hint=f"one of: {', '.join(names)}",
         )
     return GROUPS[group]

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from kakoi.errors import CommandFailedError, ConfigurationError
+from kakoi.errors import CommandFailedError
+from kakoi.sections import wrong
 from kakoi.shell import ShellExecutor, ShellResult
 
 _KEPT = 8
@@ -22,7 +23,7 @@ def executor_for(directory: str | Path = ".", programs: Sequence[str] = ()) -> S
     try:
         path = os.path.realpath(directory)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"the directory is {directory!r:.80}; no path: {error}") from None
+        raise wrong("the directory", directory, f"a path: {error}") from None
     return _executor(path, tuple(programs))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from kakoi.config.files import user_folder
 from kakoi.documents import parse_toml, read_text
-from kakoi.errors import ConfigurationError
 from kakoi.sandbox.settings import SandboxConfig
 from kakoi.sections import Section
 
@@ -78,7 +77,4 @@ def _sandbox(shell: Section) -> SandboxConfig:
 
 
 def _resolved(directory: str) -> str:
-    try:
-        return os.path.realpath(os.path.expanduser(directory))
-    except ValueError:
-        raise ConfigurationError(f"allowed_directories holds {directory!r}; no path") from None
+    return os.path.realpath(os.path.expanduser(directory))

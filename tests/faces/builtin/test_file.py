@@ -13,8 +13,12 @@ from kakoi.builtin import file_search, grep_content
 from kakoi.builtin.file import PROGRAMS
 from kakoi.builtin.running import executor_for
 from kakoi.errors import ExecutionError, KakoiError, SecurityError
+from kakoi.sections import shown
 
 pytestmark = pytest.mark.anyio
+
+
+NONSENSE = [None, 3, b"x", "", "a\0b", "\ud800", ["x"], 10**5000]
 
 
 @pytest.fixture
@@ -55,6 +59,23 @@ async def test_lines_are_found_with_their_numbers() -> None:
     assert await grep_content("print(", ["src/main.py"]) == {"src/main.py": ["3:print(1)"]}
     assert await grep_content("nowhere", files) == {}
     assert await grep_content("TODO", []) == {}
+
+
+async def test_what_is_no_file_is_passed_over(workspace: Path) -> None:
+    (workspace / "a").write_text("needle\n")
+    (workspace / "folder").mkdir()
+    (workspace / "loop").symlink_to("loop")
+    os.mkfifo(workspace / "pipe")
+    for files in (["folder"], ["pipe"], ["loop"], ["folder", "pipe", "loop", "gone"]):
+        assert await grep_content("needle", files) == {}
+        assert await grep_content("needle", [*files, "a"]) == {"a": ["1:needle"]}
+
+
+@pytest.mark.usefixtures("tree")
+async def test_a_pattern_that_is_none_is_told() -> None:
+    for files in (["src/main.py"], ["src/main.py", "gone"]):
+        with pytest.raises(ExecutionError, match=r"grep failed: .*[Rr]egular expression"):
+            await grep_content("[", files)
 
 
 async def test_many_files_are_searched_in_parts(workspace: Path) -> None:
@@ -99,7 +120,7 @@ def test_file_functions_run_four_programs_and_nothing_else() -> None:
 
 
 @pytest.mark.usefixtures("workspace")
-@pytest.mark.parametrize("nonsense", [None, 3, b"x", "", "a\0b", "\ud800", ["x"]], ids=repr)
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=shown)
 async def test_nonsense_is_told_so(nonsense: object) -> None:
     given: Any = nonsense
     for call in (
@@ -114,7 +135,7 @@ async def test_nonsense_is_told_so(nonsense: object) -> None:
 
 @pytest.mark.usefixtures("workspace")
 async def test_a_directory_that_is_not_there_is_told() -> None:
-    for directory in ("no/such", 3, "a\0b"):
+    for directory in ("no/such", 3, "a\0b", 10**5000):
         with pytest.raises(KakoiError):
             await file_search("x", directory=directory)  # type: ignore[arg-type]
     with pytest.raises(KakoiError):

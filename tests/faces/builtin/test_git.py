@@ -16,6 +16,7 @@ from kakoi.builtin.git import PROGRAMS
 from kakoi.builtin.running import executor_for
 from kakoi.config.identity import git_identity
 from kakoi.errors import CommandFailedError, ConfigurationError, KakoiError, SecurityError
+from kakoi.sections import shown
 
 pytestmark = pytest.mark.anyio
 
@@ -58,10 +59,10 @@ async def test_git_commit(repository: Path) -> None:
 
 @pytest.mark.requirement("D-024")
 async def test_only_the_named_files_are_committed(repository: Path) -> None:
-    for name in ("one", "two; ls", "-three"):
+    for name in ("one", "two; ls", "-three", "o*", ":(top)"):
         (repository / name).write_text(name)
-    await git_commit("some", files=["two; ls", "-three"])
-    assert git("ls-files").splitlines() == ["-three", "two; ls"]
+    await git_commit("some", files=["two; ls", "-three", "o*", ":(top)"])
+    assert git("ls-files").splitlines() == ["-three", ":(top)", "o*", "two; ls"]
     assert "?? one" in git("status", "--short")
 
 
@@ -121,9 +122,15 @@ async def test_a_push_arrives(repository: Path) -> None:
 @pytest.mark.usefixtures("repository")
 @pytest.mark.parametrize(
     ("remote", "branch"),
-    [("--receive-pack=ls", None), ("ext::sh -c ls", None), ("origin", "--force"), ("", None)],
+    [
+        *(("--receive-pack=ls", None), ("ext::sh -c ls", None), ("", None)),
+        *(("origin", "--force"), ("origin", "+main"), ("origin", ":main"), ("origin", "a:main")),
+        *(("origin", "refs/heads/*"), ("origin", "")),
+    ],
 )
-async def test_a_remote_is_a_name_and_nothing_else(remote: str, branch: str | None) -> None:
+async def test_remote_and_branch_are_names_and_nothing_else(
+    remote: str, branch: str | None
+) -> None:
     with pytest.raises(ConfigurationError):
         await git_push(remote, branch)
 
@@ -176,7 +183,9 @@ async def test_without_gh_the_error_names_it() -> None:
 
 
 @pytest.mark.usefixtures("repository")
-@pytest.mark.parametrize("nonsense", [None, 3, b"x", "", "a\0b", "\ud800", ["x"]], ids=repr)
+@pytest.mark.parametrize(
+    "nonsense", [None, 3, b"x", "", "a\0b", "\ud800", ["x"], 10**5000], ids=shown
+)
 async def test_nonsense_is_told_so(nonsense: object) -> None:
     given: Any = nonsense
     for call in (

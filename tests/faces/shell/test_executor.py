@@ -23,6 +23,7 @@ from kakoi.errors import (
     KakoiError,
     SandboxError,
 )
+from kakoi.sections import shown
 from kakoi.shell import (
     SecurityError,
     ShellExecutor,
@@ -460,9 +461,9 @@ async def test_directories_are_limited_with_links_and_home_resolved(
         ("[shell]\nenabled = 'no'\n", "true or false"),
         ("[shell]\nallowed_commands = 'ls'\n", "a list of texts"),
         ("[shell]\nallowed_commands = [1]\n", "a list of texts"),
-        ("[shell]\nallowed_commands = ['']\n", "without empty texts"),
+        ("[shell]\nallowed_commands = ['']\n", "none of them empty"),
         ("[shell]\nsandbox = 'dokcer'\n", "did you mean `docker`"),
-        ('[shell]\nallowed_directories = ["\\u0000"]\n', "no path"),
+        ('[shell]\nallowed_directories = ["\\u0000"]\n', "with a NUL"),
         ("shell = 3\n", "a section"),
         ("[shell\n", "is no TOML"),
         ("\xff\n", r"is no UTF-8 text \(byte 0\)"),
@@ -505,6 +506,8 @@ async def test_nonsense_is_told_so(workspace: Path, given: object) -> None:
         {"timeout": "x"},
         {"timeout": float("nan")},
         {"timeout": True},
+        {"timeout": 10**5000},
+        {"working_dir": 10**5000},
         {"working_dir": "/no/such/place"},
         {"working_dir": "a\0b"},
         {"working_dir": 3},
@@ -513,7 +516,7 @@ async def test_nonsense_is_told_so(workspace: Path, given: object) -> None:
         {"allowed_commands": [3]},
         {"blocked_commands": 3},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_nonsense_for_the_constructor_is_told_so(
     workspace: Path, arguments: dict[str, object]
