@@ -26,9 +26,9 @@ GROUPS: Final[Mapping[str, Mapping[str, Tool]]] = MappingProxyType(
 )
 
 
-def find(name: object) -> Mapping[str, Tool]:
-    """The functions of a group, by its name: `@builtin.git`, or `git`."""
-    group = name.removeprefix(PREFIX) if isinstance(name, str) else ""
+def find(name: str) -> Mapping[str, Tool]:
+    """The functions of a group: `@builtin.git`, or `git`."""
+    group = name.removeprefix(PREFIX) if isinstance(name, str) else ""  # type: ignore[redundant-expr]
     if group not in GROUPS:
         names = [PREFIX + each for each in GROUPS]
         raise ConfigurationError(

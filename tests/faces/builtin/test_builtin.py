@@ -86,7 +86,7 @@ def test_groups_are_found_by_name() -> None:
         find("@builtin.shel")
     for nonsense in ("", None, 3, "@builtin.", 10**5000):
         with pytest.raises(ConfigurationError):
-            find(nonsense)
+            find(nonsense)  # type: ignore[arg-type]
 
 
 DEPLOY = """---
