@@ -152,3 +152,23 @@ def test_a_dockerfile_build_runs_the_same_setup(image: str, tmp_path: Path) -> N
         assert docker("run", "--rm", name, "id", "-un").stdout == "agent\n"
     finally:
         docker("image", "rm", name, check=False)
+
+
+def test_the_dockerfile_takes_mamba_from_an_image_of_its_own(full_image: str) -> None:
+    """One that answers to its name stands in for it: the real one is in a registry only."""
+    name, given = f"kakoi-test:with-mamba-{os.getpid()}", f"kakoi-test:mamba-{os.getpid()}"
+    text = f"FROM {full_image}\nUSER root\nRUN printf '#!/bin/sh\\necho it was $0 $1' >/bin/micromamba; chmod 755 /bin/micromamba\n"  # fmt: skip
+    try:
+        docker("build", "--quiet", "--label", LABEL, "--tag", given, "-", stdin=text.encode())
+        said = kakoi(
+            *("image", "build", "full", "--base", full_image, "--mamba", given),
+            *("--tag", name, "--label", LABEL),
+            timeout_s=600,
+        )
+        assert said.returncode == 0, said.stderr
+        argv = ["run", "--rm", "--label", LABEL, name, "mamba", "--version"]
+        assert docker(*argv).stdout == "it was /usr/local/bin/mamba --version\n"
+        said = kakoi("image", "check", name, "--json")
+        assert {check["outcome"] for check in json.loads(said.stdout)} == {"ok"}
+    finally:
+        docker("image", "rm", name, given, check=False)

@@ -49,6 +49,12 @@ def command() -> None:
 @click.option("--uid", type=click.IntRange(1000, 60000), default=1000, help="The agent's number.")
 @click.option("--base", metavar="IMAGE", default="", help="To start from, if not node:20-slim.")
 @click.option(
+    "--mamba",
+    metavar="IMAGE",
+    default="",
+    help="For full: to take mamba from, if not mambaorg/micromamba:2.",
+)
+@click.option(
     "--apt-sources",
     metavar="FILE",
     default="",
@@ -72,6 +78,7 @@ def build(
     apt: tuple[str, ...],
     uid: int,
     base: str,
+    mamba: str,
     apt_sources: str,
     cache: Path | None,
     label: tuple[str, ...],
@@ -84,6 +91,7 @@ def build(
         apt=[_package_name(name) for name in apt],
         uid=uid,
         base=_image_name(base) if base else "",
+        mamba=_image_name(mamba) if mamba else "",
         ca=_CA if _CA.is_file() else None,
         sources=find_sources(apt_sources),
         labels=dict(_label(each) for each in label),

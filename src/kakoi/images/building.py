@@ -39,7 +39,7 @@ class Order:
     """What to build. Built twice, it is the same.
 
     `apt`: more packages of Debian's. `uid`: the agent's; that of whoever owns mounted projects.
-    `base`: an image to start from instead of the Dockerfile's own.
+    `base`, `mamba`: images to start from, and to take mamba from, instead of the Dockerfile's own.
     `ca`: certificates to trust while building; they do not stay in the image.
     `sources`: where Debian's packages come from, a file of apt's; None is its own default.
     """
@@ -49,6 +49,7 @@ class Order:
     apt: Sequence[str] = ()
     uid: int = 1000
     base: str = ""
+    mamba: str = ""
     ca: Path | None = None
     sources: Path | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +62,8 @@ class Order:
     @property
     def all_labels(self) -> Mapping[str, str]:
         """How the image is found again, and seen to be up to date."""
-        key = key_of(self.files, self.variant, str(self.uid), self.base)
+        other = (self.mamba,) if self.mamba else ()
+        key = key_of(self.files, self.variant, str(self.uid), self.base, *other)
         return {**self.labels, VARIANT_LABEL: self.variant, KEY_LABEL: key}
 
     def archive(self) -> bytes:
@@ -92,6 +94,7 @@ class Builder:
         args = ["build", "--tag", order.name, "--target", order.variant, *labels]
         args += ["--build-arg", f"AGENT_UID={order.uid}"]
         args += ["--build-arg", f"BASE={order.base}"] if order.base else []
+        args += ["--build-arg", f"MAMBA={order.mamba}"] if order.mamba else []
         done = await self._engine.call(
             [*args, "-"], doing="building an image", stdin=order.archive(), timeout_s=_BUILD_S
         )
