@@ -43,15 +43,17 @@ class Follower:
         self._path = Path(path)
         self._count = count
         self._seq = self._inode = self._offset = 0
+        self._was_asked = False
 
     def poll(self) -> Iterator[AuditRecord]:
         """What is new, also across rotations; nothing while there is no log."""
+        is_first, self._was_asked = not self._was_asked, True
         with snapshot(self._path) as files:
             if not files:
                 return
             newest = files[-1]
             inode = os.fstat(newest.stream.fileno()).st_ino
-            if not self._inode:
+            if is_first:
                 last = _last_records(files, max(1, self._count))
                 self._seq = last[-1].seq if last else 0
                 yield from last[-self._count :] if self._count else ()
