@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -230,12 +230,3 @@ def report(make: Callable[[], Place]) -> None:
         return await measure(make())
 
     print("\n" + json.dumps(asyncio.run(all_of_it())))
-
-
-def in_a_thread(work: Callable[[list[str]], int]) -> Callable[[list[str]], Awaitable[int]]:
-    """For tools that block."""
-
-    async def beside(argv: list[str]) -> int:
-        return await asyncio.to_thread(work, argv)
-
-    return beside
