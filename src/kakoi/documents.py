@@ -37,20 +37,20 @@ class Item:
     line: int
 
 
-def read_text(path: Path) -> str | None:
+def read_text(path: Path, *, most_bytes: int = _MAX_BYTES) -> str | None:
     """A file's text, if it is one and not too long; None if there is no such file."""
     try:
         # Not blocking: a command may have put a pipe in the place of a file of the project.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             _check_readable(fd, path)
-            data = file.read(_MAX_BYTES + 1)
+            data = file.read(most_bytes + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > _MAX_BYTES:
-        raise ConfigurationError(f"{path} has more than {_MAX_BYTES} bytes; that is too long")
+    if len(data) > most_bytes:
+        raise ConfigurationError(f"{path} has more than {most_bytes} bytes; that is too long")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kakoi.bash_executor.checks import boolean, path, patterns, seconds, text, texts
 from kakoi.config.files import read_items
-from kakoi.documents import Item
+from kakoi.documents import Item, read_text
 from kakoi.errors import ConfigurationError
 from kakoi.sandbox.settings import SandboxConfig
 from kakoi.sections import nearest, shown, wrong
@@ -80,7 +80,8 @@ def _parse(file: Path) -> Mapping[str, Mapping[str, object]]:
         try:
             _place(item, sections)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{file}:{item.line}: {error}", hint=error.hint) from None
+            where = f"{file}:{item.line}" if item.line else str(file)
+            raise ConfigurationError(f"{where}: {error}", hint=error.hint) from None
     try:
         return _checked(sections)
     except ConfigurationError as error:
@@ -119,18 +120,16 @@ def _known(key: str, where: str, known: Mapping[str, object]) -> str:
 
 
 def _lines(file: Path) -> list[str]:
-    named = f"security.whitelist_file {str(file)!r}"
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_LARGEST_LIST + 1)
-        if len(data) > _LARGEST_LIST:
-            raise ConfigurationError(f"{named} is larger than 1 MiB; it is something else")
-        return data.decode("utf-8-sig").splitlines()
-    except OSError as error:
-        hint = "it is looked for where the configuration is"
-        raise ConfigurationError(f"{named}: {error.strerror}", hint=hint) from None
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{named} is no UTF-8 (byte {error.start})") from None
+        text = read_text(file, most_bytes=_LARGEST_LIST)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"security.whitelist_file: {error}", hint=error.hint) from None
+    if text is None:
+        raise ConfigurationError(
+            f"security.whitelist_file: there is no file {str(file)!r}",
+            hint="it is looked for where the configuration is",
+        )
+    return text.removeprefix("\ufeff").splitlines()
 
 
 # --- What may be in it -----------------------------------------------------------------------
