@@ -28,7 +28,7 @@ LAYERS = (
     ("runner",),
     ("policy",),
     ("process", "keeper", "overlay"),
-    ("sections", "documents"),
+    ("sections", "documents", "homes"),
     (
         "errors",
         "results",

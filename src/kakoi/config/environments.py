@@ -16,6 +16,7 @@ from kakoi.config.settings import Settings
 from kakoi.config.task_settings import NetworkSection
 from kakoi.egress.domains import parse_domains
 from kakoi.gate import Approver
+from kakoi.homes import cache_folder
 from kakoi.packages.allowlist import AllowlistConfig
 from kakoi.packages.install import read_lists
 from kakoi.sandbox.adapter import Network
@@ -99,10 +100,7 @@ def _network(section: NetworkSection) -> Network:
 def package_cache(settings: Settings) -> Cache:
     """Where downloads are kept that every task gets a copy of."""
     named = settings.packages.cache_dir
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(home):  # So the XDG specification wants it.
-        home = os.path.join(os.path.expanduser("~"), ".cache")
-    return Cache(Path(named) if named else Path(home, "kakoi", "packages"))
+    return Cache(Path(named) if named else cache_folder(os.environ) / "packages")
 
 
 def _lists(settings: Settings) -> AllowlistConfig | None:

@@ -1,7 +1,6 @@
 """A file of settings → its values with the lines they are on. Strangers write such files."""
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ def read_items(path: Path) -> list[Item] | None:
         return None
     is_toml = path.suffix == ".toml"
     return list(_flatten(parse_toml(text, path), (), path) if is_toml else yaml_items(text, path))
-
-
-def user_folder(environ: Mapping[str, str]) -> Path:
-    """Where this user's settings are."""
-    folder = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(folder):  # So the XDG specification wants it.
-        folder = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
-    return Path(folder, "kakoi")
 
 
 def _flatten(table: dict[str, Any], keys: tuple[str, ...], path: Path) -> Iterator[Item]:

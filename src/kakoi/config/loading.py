@@ -12,11 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from kakoi.config.files import read_items, user_folder
+from kakoi.config.files import read_items
 from kakoi.config.narrowing import narrowed
 from kakoi.config.settings import Settings, build, defaults, table, value_at
 from kakoi.documents import Item, yaml_items
 from kakoi.errors import ConfigurationError
+from kakoi.homes import config_folder
 from kakoi.sections import nearest, snake_case
 
 PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")
@@ -45,7 +46,7 @@ class Loaded:
 def user_file(environ: Mapping[str, str]) -> Path:
     """The user's own settings: KAKOI_CONFIG, else kakoi/config.yaml among the user's settings."""
     named = environ.get("KAKOI_CONFIG")
-    return Path(named) if named else user_folder(environ) / "config.yaml"
+    return Path(named) if named else config_folder(environ) / "config.yaml"
 
 
 def project_file(workspace: str | Path) -> Path | None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kakoi.audit import AuditLog, judged
+from kakoi.homes import state_folder
 from kakoi.policy.decide import Decision
 
 
@@ -26,11 +27,7 @@ def audit_log(file: Path | None) -> AuditLog:
 
 def default_audit_file(environ: Mapping[str, str]) -> Path:
     """Where the log is if nobody says otherwise."""
-    state = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # So the XDG specification wants it.
-        home = environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
-        state = os.path.join(home, ".local", "state")
-    return Path(state, "kakoi", "audit.jsonl")
+    return state_folder(environ) / "audit.jsonl"
 
 
 def user_name() -> str:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kakoi.config.files import user_folder
 from kakoi.documents import parse_toml, read_text
+from kakoi.homes import config_folder
 from kakoi.sandbox.settings import SandboxConfig
 from kakoi.sections import Section
 
@@ -33,7 +33,7 @@ class ShellSecurity:
 def security_file(environ: Mapping[str, str]) -> Path:
     """Where it is: KAKOI_SECURITY_FILE, else kakoi/security.toml among the user's settings."""
     named = environ.get("KAKOI_SECURITY_FILE")
-    return Path(named) if named else user_folder(environ) / "security.toml"
+    return Path(named) if named else config_folder(environ) / "security.toml"
 
 
 def load_security(path: Path | None = None) -> ShellSecurity:

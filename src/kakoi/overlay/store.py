@@ -15,7 +15,6 @@ import fcntl
 import hashlib
 import json
 import os
-import pwd
 import re
 import stat
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kakoi.errors import ConfigurationError, SandboxError
+from kakoi.homes import state_folder
 from kakoi.overlay.trees import FOLDER
 from kakoi.removing import empty
 
@@ -57,11 +57,7 @@ class State:
 
 def overlays_folder(environ: Mapping[str, str]) -> Path:
     """Where overlays are if nobody says otherwise."""
-    state = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # So the XDG specification wants it.
-        home = environ.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir
-        state = os.path.join(home, ".local", "state")
-    return Path(state, "kakoi", "overlays")
+    return state_folder(environ) / "overlays"
 
 
 def check_name(name: object) -> str:
