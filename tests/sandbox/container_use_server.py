@@ -62,6 +62,9 @@ class Server:
             self._note(message)
             if "id" in message and "method" in message:
                 threading.Thread(target=self._answer, args=(message,), daemon=True).start()
+        self._note({"goodbye": os.getpid()})
+        if self._mode == "lingers":
+            time.sleep(600)
 
     def _note(self, message: object) -> None:
         with self._calls.open("a", encoding="utf-8") as file:

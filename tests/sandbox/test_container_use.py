@@ -390,6 +390,18 @@ async def test_cleanup_deletes_the_environment_once(world: World) -> None:
     assert deletions == [{"delete": [name], "cwd": str(world.repository)}]
 
 
+@pytest.mark.parametrize("mode", ["", "lingers"])
+async def test_a_server_that_owes_nothing_sees_the_end_of_its_input_and_is_gone(
+    world: World, mode: str
+) -> None:
+    async with world.adapter(mode=mode) as adapter:
+        await adapter.execute("true")
+    (process,) = [each["goodbye"] for each in world.said if "goodbye" in each]
+    assert isinstance(process, int)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
 @pytest.mark.requirement("B-016")
 @pytest.mark.parametrize("mode", ["undeletable", "slowdelete"])
 async def test_a_deletion_that_fails_is_a_warning(

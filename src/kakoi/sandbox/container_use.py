@@ -168,13 +168,13 @@ class ContainerAdapter:
                 return unwrap(wrapped, answer, duration_ms=_ms_since(began_s))
             except TimeoutError:
                 # Taken back by now; that it is over is certain only when the server is gone.
-                await finish(self._close_line())
+                await finish(self._close_line(at_once=True))
                 why = (
                     f"no answer {self._waits.late_s:g} s after its time was up; its server is ended"
                 )
                 return _without_output(Reason.TIMED_OUT, _ms_since(began_s), why)
             except asyncio.CancelledError:
-                await finish(self._close_line())
+                await finish(self._close_line(at_once=True))
                 raise
             except SandboxError as error:
                 return _without_output(Reason.SANDBOX_LOST, _ms_since(began_s), str(error))
@@ -240,10 +240,10 @@ class ContainerAdapter:
         self._line = await McpLine.open(self._executor, launch, timeout_s=self._waits.answer_s)
         return self._line
 
-    async def _close_line(self) -> None:
+    async def _close_line(self, *, at_once: bool = False) -> None:
         line, self._line = self._line, None
         if line is not None:
-            await line.close()
+            await line.close(at_once=at_once)
 
     async def _enter(self, line: McpLine) -> None:
         """See to it that there is an environment, of the image that was asked for."""
@@ -255,7 +255,7 @@ class ContainerAdapter:
                 "environment_create", {**source, "title": "kakoi"}, timeout_s=self._waits.create_s
             )
         except (TimeoutError, asyncio.CancelledError) as error:
-            await finish(self._close_line())
+            await finish(self._close_line(at_once=True))
             _LOG.warning("an environment was being made; `container-use list` shows if it is there")
             if isinstance(error, TimeoutError):
                 raise SandboxError("container-use has not made an environment in time") from error
@@ -271,7 +271,7 @@ class ContainerAdapter:
             await line.call("environment_config", arguments, timeout_s=self._waits.create_s)
         except BaseException as error:
             mine, self._id, self._is_ours = self._id, "", False
-            await finish(self._close_line())
+            await finish(self._close_line(at_once=True))
             await finish(self._delete(mine))
             if isinstance(error, TimeoutError | McpError):
                 why = str(error) or "it takes too long"

@@ -11,6 +11,7 @@ answer to a question that nobody asked is ignored, and a line that is no message
 import asyncio
 import contextlib
 import json
+import socket
 from typing import Final
 
 from kakoi.errors import ExecutionError, SandboxError
@@ -63,12 +64,12 @@ class McpLine:
         try:
             await line._greet(timeout_s)
         except TimeoutError as error:
-            await line.close()
+            await line.close(at_once=True)
             raise SandboxError(
                 f"`{name}` has not answered within {timeout_s:g} s{line._last_words()}"
             ) from error
         except BaseException:
-            await line.close()
+            await line.close(at_once=True)
             raise
         return line
 
@@ -128,15 +129,28 @@ class McpLine:
             del self._pending[number]
         return self._result(method, message)
 
-    async def close(self, grace_s: float = 2.0) -> None:
-        """End the server, and whatever still waits for it. Never raises."""
+    async def close(self, grace_s: float = 2.0, *, at_once: bool = False) -> None:
+        """End the server, and whatever still waits for it. Never raises.
+
+        One that owes nobody an answer has `grace_s` to go by itself, unless it is to end `at_once`.
+        """
+        may_go = not (at_once or self.lost or self._pending)
         self._fail("it was closed")
         for task in self._tasks:
             task.cancel()
         try:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            if may_go:
+                await self._hang_up(grace_s)
         finally:
             await self._stream.end(grace_s)
+
+    async def _hang_up(self, grace_s: float) -> None:
+        """Let it see the end of its input, as MCP has it, and wait until it is gone."""
+        with contextlib.suppress(OSError, TimeoutError):
+            self._stream.socket.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(grace_s):
+                await self._stream.wait()
 
     # --- What is said ------------------------------------------------------------------------
 
