@@ -11,7 +11,7 @@ def write_whole(fd: int, data: bytes | memoryview) -> None:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            select.select([], [fd], [])
+            _wait(fd, select.POLLOUT)
 
 
 def read_some(fd: int, most: int) -> bytes:
@@ -20,4 +20,11 @@ def read_some(fd: int, most: int) -> bytes:
         try:
             return os.read(fd, most)
         except BlockingIOError:
-            select.select([fd], [], [])
+            _wait(fd, select.POLLIN)
+
+
+def _wait(fd: int, event: int) -> None:
+    # Polled: `select` knows no descriptor beyond 1023.
+    waiting = select.poll()
+    waiting.register(fd, event)
+    waiting.poll()
