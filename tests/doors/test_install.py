@@ -53,6 +53,13 @@ def test_what_looks_like_an_option_is_a_name_that_is_not_listed(kakoi: Home, pac
     assert not (kakoi.project / "asked").exists()
 
 
+def test_options_that_would_mean_nothing_are_wrong_usage(kakoi: Home) -> None:
+    for options in (["--cwd", "sub"], ["--container", "x", "--env", "A=1"]):
+        status, _, said = kakoi("install", *options, "pip", "requests")
+        assert (status, options[-2] in said) == (2, True)
+    assert not (kakoi.project / "asked").exists()
+
+
 @pytest.mark.requirement("E-015")
 def test_a_failure_has_its_reason(kakoi: Home) -> None:
     (kakoi.project / "broken").touch()

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from kakoi.cli.opening import place_from, policy_options
+from kakoi.cli.opening import existing_directory, place_from, policy_options
 from kakoi.cli.render import render
 from kakoi.policy.decide import Decision, decide
 from kakoi.policy.rules import Policy, Verdict
@@ -47,7 +47,8 @@ def command(
     One argument is shell text. Several are a program and its arguments.
     """
     policy = place_from(context).policy(rooted=False)
-    directory = os.path.abspath(cwd or os.getcwd())
+    # Not the workspace: that says which settings hold, and the command starts where we are.
+    directory = os.path.normpath(os.path.join(existing_directory("."), cwd or ""))
     if jsonl:
         if words:
             raise click.UsageError("--jsonl reads standard input and takes no command")

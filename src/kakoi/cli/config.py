@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from kakoi.cli.opening import place_from, policy_options
+from kakoi.cli.opening import existing_directory, place_from, policy_options
 from kakoi.config.loading import PROJECT_FILES, Loaded, user_file
 from kakoi.config.security import security_file
 from kakoi.config.settings import defaults, section_docs, table, value_at
@@ -63,6 +63,7 @@ def show(context: click.Context, /, *, origin: bool, as_json: bool, **_settings:
 def init(*, workspace: str, project: bool, as_json: bool) -> None:
     """Write a file with every setting in it, commented. An existing one is never touched."""
     if project:
+        existing_directory(workspace)
         path = Path(workspace, PROJECT_FILES[1])
         existing = [each for name in PROJECT_FILES if (each := Path(workspace, name)).exists()]
     else:
@@ -77,7 +78,7 @@ def init(*, workspace: str, project: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"file": str(path)}))
     else:
-        click.echo(f"wrote {path}")
+        click.echo(f"wrote {shown(str(path))}")
 
 
 @command.command("path", epilog=_STATUS)
@@ -87,7 +88,7 @@ def show_paths(*, workspace: str, as_json: bool) -> None:
     """Print the files that are read, the one that wins last."""
     files = [
         {"file": str(path), "what": what, "exists": path.is_file()}
-        for what, path in _files(workspace)
+        for what, path in _files(existing_directory(workspace))
     ]
     if as_json:
         click.echo(json.dumps(files, indent=2))
@@ -110,7 +111,7 @@ def _files(workspace: str) -> Iterator[tuple[str, Path]]:
     yield "your own settings", user_file(os.environ)
     yield "your own rules for `kakoi.shell`", security_file(os.environ)
     for name in PROJECT_FILES:
-        yield "the project's settings, which can only tighten", Path(workspace, name).absolute()
+        yield "the project's settings, which can only tighten", Path(workspace, name)
 
 
 def _as_dict(loaded: Loaded) -> Mapping[str, Any]:

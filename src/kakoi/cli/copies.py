@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from kakoi.cli.opening import config_option
+from kakoi.cli.opening import config_option, existing_directory
 from kakoi.config.loading import load_settings
 from kakoi.overlay import Change, Kind, Overlay
 from kakoi.overlay.store import overlays_folder
@@ -26,7 +26,12 @@ def overlay_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def overlay_of(workspace: str, config_file: Path | None) -> Overlay:
-    """The overlay of the project."""
+    """The overlay of the project, which has to be there."""
+    return overlay_of_any(existing_directory(workspace), config_file)
+
+
+def overlay_of_any(workspace: str, config_file: Path | None) -> Overlay:
+    """The overlay of a project, even if the project itself is gone."""
     settings = load_settings(workspace, config_file=config_file).settings
     folder = settings.sandbox.overlays
     return Overlay(workspace, folder or overlays_folder(os.environ))

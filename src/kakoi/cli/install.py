@@ -11,7 +11,13 @@ from pathlib import Path
 import click
 
 from kakoi.cli.asking import Approval
-from kakoi.cli.opening import Place, place_from, place_options, setting_option, variables
+from kakoi.cli.opening import (
+    Place,
+    package_place_options,
+    place_from,
+    setting_option,
+    variables,
+)
 from kakoi.cli.telling import say, show_warnings
 from kakoi.config.opening import open_gate
 from kakoi.config.packages import installer_from, installer_policy, list_folder
@@ -50,7 +56,7 @@ _STATUS = (
 @setting_option("packages.allowlist", "--allowlist", metavar="DIR")
 @setting_option("packages.log_dir", "--log-dir", metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print each line of the log.")
-@place_options
+@package_place_options
 @click.pass_context
 def command(
     context: click.Context,
@@ -78,6 +84,8 @@ def command(
     except ConfigurationError as error:
         say(str(error), hint=error.hint)
         sys.exit(UNKNOWN_TYPE)
+    if container is not None and env:
+        raise click.UsageError("--env is for the sandbox; a container has variables of its own")
     place = place_from(context)
     where = _where(place, container, variables(env, os.environ))
     sys.exit(asyncio.run(_install_all(place, requests, where, as_json=as_json)))
@@ -118,8 +126,8 @@ async def _where(
     place: Place, container: str | None, env: Mapping[str, str]
 ) -> AsyncIterator[PackagePlace]:
     if container is not None:
-        env = engine_environment(os.environ)
-        yield AsRoot(Engine(ProcessExecutor(), program="docker", env=env), container)
+        engine = Engine(ProcessExecutor(), program="docker", env=engine_environment(os.environ))
+        yield AsRoot(engine, container)
         return
     async with open_gate(
         installer_policy(place.settings.policy, roots=[place.directory]),

@@ -14,6 +14,7 @@ import click
 
 from kakoi.cli.clients import CLIENTS, Client
 from kakoi.cli.merging import CannotMerge
+from kakoi.cli.opening import existing_directory
 from kakoi.errors import ConfigurationError
 from kakoi.printable import shown
 from kakoi.redact import redact
@@ -41,7 +42,8 @@ def command(*, name: str, scope: str, workspace: str, dry_run: bool, as_json: bo
     All else in the file stays as it is, and the file as it was is kept beside it.
     """
     client = CLIENTS[name]
-    path = client.file(scope, Path(workspace), os.environ)
+    project = Path(workspace if scope == "user" else existing_directory(workspace))
+    path = client.file(scope, project, os.environ)
     argv = [*own_argv(), "mcp"] if scope == "user" else ["kakoi", "mcp"]
     before = _read(path)
     after = _merged(client, path, before or "", argv, scope)

@@ -1,5 +1,6 @@
 """The options that are settings, too, and what they mean together with the files."""
 
+import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -149,6 +150,9 @@ _WORKSPACE: Final = click.option(
     default=".",
     help="The directory that commands may change (default: this one).",
 )
+_CWD: Final = click.option(
+    "--cwd", metavar="DIR", help="Where in the workspace to start (default: at its top)."
+)
 _PLACE: Final = (
     setting_option("sandbox.type", "--sandbox", metavar="NAME"),
     setting_option("sandbox.fallback", "--fallback", metavar="NAME"),
@@ -179,9 +183,7 @@ _PLACE: Final = (
         "it over, `kakoi discard` does not.",
     ),
     _WORKSPACE,
-    click.option(
-        "--cwd", metavar="DIR", help="Where in the workspace to start (default: at its top)."
-    ),
+    _CWD,
     click.option(
         "--env",
         multiple=True,
@@ -210,6 +212,13 @@ def place_options(command: _Decorated) -> _Decorated:
     return command
 
 
+def package_place_options(command: _Decorated) -> _Decorated:
+    """The same for packages, which have a place of their own in the workspace."""
+    for option in reversed(_PLACE):
+        command = command if option is _CWD else option(command)
+    return command
+
+
 def policy_options(command: _Decorated) -> _Decorated:
     """The options that say which policy holds, for commands that run nothing."""
     for option in reversed(_POLICY):
@@ -219,7 +228,7 @@ def policy_options(command: _Decorated) -> _Decorated:
 
 def place_from(context: click.Context) -> Place:
     """What the options say, with the settings that hold for the workspace."""
-    workspace: str = context.params["workspace"]
+    workspace = existing_directory(context.params["workspace"])
     call = {
         option.path: table()[option.path].kind.read_text(value, option.opts[-1])
         for option in context.command.params
@@ -237,6 +246,21 @@ def place_from(context: click.Context) -> Place:
         image_is_asked_for=asked,
         allowed_domains=tuple(context.params.get("allow_domain") or ()),
     )
+
+
+def existing_directory(path: str) -> str:
+    """The directory at `path`, without links. ConfigurationError: there is none."""
+    try:
+        found = os.path.realpath(path, strict=True)
+        if not os.path.isdir(found):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(
+            f"the workspace is {path!r}: {why}",
+            hint="go to a directory that is there, or name one: --workspace DIR",
+        ) from None
+    return found
 
 
 def variables(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
