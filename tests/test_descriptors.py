@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import resource
 import threading
 from collections.abc import Iterator
 
@@ -13,9 +14,11 @@ from kakoi.descriptors import read_some, write_whole
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Both ends non-blocking, and with numbers as a program of many files has them."""
+    """Both ends non-blocking, and with numbers as a program of many files has them, if it may."""
     low = os.pipe()
-    reading, writing = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 1500) for end in low)
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    at = min(1500, most - 100)
+    reading, writing = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, at) for end in low)
     for end in (reading, writing):
         os.set_blocking(end, False)
     for end in low:
