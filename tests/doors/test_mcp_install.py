@@ -119,6 +119,46 @@ async def test_one_that_takes_long_goes_on_and_the_same_call_waits_for_it(
     assert logged(mcp_door) == [("requests", "success")]
 
 
+async def test_who_wants_to_know_hears_that_it_goes_on(client: Client, mcp_door: McpDoor) -> None:
+    slow = mcp_door.workspace / "slow"
+    slow.touch()
+    heard: list[str] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
+        slow.unlink(missing_ok=True)
+
+    asked = {"type": "pip", "package": "requests"}
+    done = await client.call_tool("install_package", asked, progress_callback=hear)
+    assert meta_of(done)["status"] == "success"
+    assert heard[0].startswith("installing for ")
+
+
+async def test_who_waits_for_what_another_call_gives_up_is_told(
+    client: Client, mcp_door: McpDoor
+) -> None:
+    (mcp_door.workspace / "slow").touch()
+    answers = []
+    waits = anyio.Event()
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        waits.set()
+
+    async def wait_for_it() -> None:
+        asked = {"type": "pip", "package": "requests"}
+        answers.append(await client.call_tool("install_package", asked, progress_callback=hear))
+
+    async with anyio.create_task_group() as both, anyio.create_task_group() as first:
+        first.start_soon(install, client, "requests")
+        await until((mcp_door.workspace / "waits").exists, "pip runs")
+        both.start_soon(wait_for_it)
+        await waits.wait()
+        first.cancel_scope.cancel()
+    (answer,) = answers
+    assert answer.is_error
+    assert "gave it up" in text_of(answer)
+
+
 async def test_who_gives_up_ends_it_and_another_can_be_installed(
     client: Client, mcp_door: McpDoor
 ) -> None:

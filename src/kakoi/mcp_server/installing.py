@@ -10,6 +10,7 @@ from mcp_types import CallToolResult
 from kakoi.config.packages import installer_from, installer_policy, list_folder
 from kakoi.errors import ExecutionError
 from kakoi.mcp_server.house import House, ToolCall
+from kakoi.mcp_server.progress import telling_progress
 from kakoi.mcp_server.replies import said, with_trailer
 from kakoi.packages.allowlist import InstallRequest
 from kakoi.packages.install import Installed, read_lists, requests_from
@@ -36,18 +37,30 @@ async def install_package(house: House, call: ToolCall) -> CallToolResult:
         house.installs[key] = task
         task.add_done_callback(partial(_forget, house, key))
     try:
-        await asyncio.wait([task], timeout=given["yield_ms"] / 1000)
+        done = await telling_progress(
+            call, partial(_end_of, task), yield_s=given["yield_ms"] / 1000, doing="installing"
+        )
     except asyncio.CancelledError:
         # The client does not want it any more.
         task.cancel()
         with anyio.move_on_after(_ENDING_PATIENCE_S, shield=True):
             await asyncio.wait([task])
         raise
-    if not task.done():
+    if done is None:
         told = f"{request.type} {shown(request.package)} is still being installed"
         more = "the same call again waits for it"
         return said(with_trailer("", told, more), {"running": True})
-    return _answer(house, task.result())
+    return _answer(house, done)
+
+
+async def _end_of(task: "asyncio.Task[Installed]", wait_s: float) -> Installed | None:
+    """What came of it; None if it goes on for longer."""
+    await asyncio.wait([task], timeout=wait_s)
+    if task.cancelled():
+        raise ExecutionError(
+            "another call for the same package gave it up", hint="ask for it again"
+        )
+    return task.result() if task.done() else None
 
 
 async def _install(house: House, call: ToolCall, request: InstallRequest) -> Installed:

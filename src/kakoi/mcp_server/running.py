@@ -13,6 +13,7 @@ from mcp_types import CallToolResult
 from kakoi.errors import ConfigurationError, KakoiError
 from kakoi.gate import Call, carry
 from kakoi.mcp_server.house import House, ToolCall, Turn
+from kakoi.mcp_server.progress import telling_progress
 from kakoi.mcp_server.replies import (
     Output,
     decision_reply,
@@ -30,10 +31,6 @@ from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command, JobInfo, Stream
 
 DEFAULT_TIMEOUT_MS: Final = 120_000
-# How often a client that wants to know hears of a command that runs.
-_FIRST_PROGRESS_S: Final = 1.0
-_PROGRESS_S: Final = 5.0
-_PROGRESS_PATIENCE_S: Final = 1.0
 # A sandbox that has not ended a command by then never will.
 _ENDING_PATIENCE_S: Final = 30.0
 
@@ -97,24 +94,15 @@ def _command(house: House, call: ToolCall) -> Command:
 
 
 async def _watch(house: House, call: ToolCall, job: str, yield_s: float) -> ExecutionResult | None:
-    """The result, or None if it still runs after `yield_s`; tells meanwhile that it runs."""
+    """The result, or None if it still runs after `yield_s`."""
     if call.arguments["background"]:
         return None
-    clock = asyncio.get_running_loop().time
-    began = clock()
-    pause_s = _FIRST_PROGRESS_S
-    while True:
-        left_s = began + yield_s - clock()
-        result = await house.gate.wait(job, wait_s=max(0.0, min(left_s, pause_s)))
-        if result is not None or left_s <= pause_s:
-            return result
-        pause_s = _PROGRESS_S
-        spent_s = clock() - began
-        # Whoever asked to be told and does not read is not waited for.
-        with anyio.move_on_after(_PROGRESS_PATIENCE_S):
-            await call.context.session.report_progress(
-                spent_s, None, f"running for {spent_s:.0f} s"
-            )
+    return await telling_progress(
+        call,
+        lambda wait_s: house.gate.wait(job, wait_s=wait_s),
+        yield_s=yield_s,
+        doing="running",
+    )
 
 
 async def _has_ended(house: House, job: str, result: ExecutionResult) -> CallToolResult:
