@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.errors import SandboxError
 from kakoi.images.building import Builder, Order, find_sources, mmdebstrap_args
 from kakoi.images.description import FOLDER, archive, contents, files, image_settings, key_of
 from kakoi.process import ProcessExecutor
 from kakoi.sandbox.docker_engine import Engine
 from tests.fakes import ScriptedExecutor, answer
+from tests.tasks.hosting import wait_until
 
 DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 BASE = Order(variant="base", name="x:base")
@@ -118,6 +120,36 @@ async def test_a_build_that_is_interrupted_leaves_no_half_of_a_tree(tmp_path: Pa
     await asyncio.wait([work])
     assert work.cancelled()
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.anyio
+async def test_a_build_that_fails_does_not_disturb_another_of_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program, first, cache = tmp_path / "bin" / "mmdebstrap", tmp_path / "first", tmp_path / "cache"
+    program.parent.mkdir()
+    os.mkfifo(tmp_path / "go")
+    program.write_text(
+        "#!/bin/sh\nfor last; do :; done\n"
+        f'if mkdir {first}; then echo half > "$last"; read x < {tmp_path}/go; exit 1; fi\n'
+        f'echo second > {tmp_path}/second; echo whole > "$last"\n'
+    )
+    program.chmod(0o755)
+    env = {"PATH": f"{program.parent}:/usr/bin:/bin"}
+    engine = Engine(ScriptedExecutor(scripted={"import": answer()}), program="docker")
+    builder = Builder(engine, ProcessExecutor(), env)
+    failing = asyncio.ensure_future(builder.build_without_registry(BASE, cache=cache))
+    await asyncio.to_thread(wait_until, first.exists)
+    other = asyncio.ensure_future(builder.build_without_registry(BASE, cache=cache))
+    await asyncio.to_thread(
+        wait_until, lambda: "waiting for another" in caplog.text or (tmp_path / "second").exists()
+    )
+    await asyncio.to_thread((tmp_path / "go").write_text, "\n")
+    with pytest.raises(SandboxError, match="mmdebstrap failed"):
+        await failing
+    await other
+    (tree,) = cache.iterdir()
+    assert (tree.suffix, tree.read_text()) == (".tar", "whole\n")
 
 
 def test_without_a_registry_the_same_setup_runs(tmp_path: Path) -> None:

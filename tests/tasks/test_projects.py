@@ -21,8 +21,10 @@ from kakoi.config.task_settings import CloneSection, NetworkSection, TaskSection
 from kakoi.errors import ConfigurationError, SandboxError, SecurityError
 from kakoi.images.project import BuildLimits, ProjectBuilder, check_dockerfile, repacked
 from kakoi.process.executor import ProcessExecutor
+from kakoi.sandbox.docker_engine import Engine
 from kakoi.tasks.environments import ExecutionEnvironmentManager
 from kakoi.tasks.projects import build_engine
+from tests.fakes import ScriptedExecutor, answer
 from tests.tasks.hosting import PYTHON, a_repository, a_task, containers, docker, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -194,6 +196,33 @@ def archive_of(folder: Path, text: str) -> bytes:
     a_repository(folder, {"Dockerfile": text})
     argv = ["git", "archive", "--format=tar", "HEAD"]
     return subprocess.run(argv, cwd=folder, check=True, capture_output=True).stdout
+
+
+async def test_builds_that_share_a_layer_leave_each_other_alone(tmp_path: Path) -> None:
+    found = "Step 2/3 : RUN a\n ---> Using cache\n ---> 0123456789ab\n"
+    made = "Step 3/3 : RUN b\n ---> Running in 00112233aabb\n ---> abcdefabcdef\n"
+    lost = answer(found, exit_code=1, stderr="No such image: sha256:0123456789ab\n")
+    executor = ScriptedExecutor(
+        scripted={
+            # The base, what it has for later, and the image itself, which is not there.
+            "image inspect": [
+                answer("sha256:a \n"),
+                answer("null"),
+                answer(exit_code=1, stderr="No such image"),
+            ],
+            "image ls": answer(""),
+            "image rm": answer(),
+            "context": answer("unix:///x"),
+            # Another one took away what this one had found; then it fails for a reason of its own.
+            "--config": [lost, answer(found + made, exit_code=1, stderr="b is broken")],
+        },
+    )
+    builder = ProjectBuilder(Engine(executor, program="docker"), BuildLimits())
+    with pytest.raises(SandboxError, match="b is broken"):
+        await builder.build(archive_of(tmp_path / "p", "FROM a:1\nRUN a\nRUN b\n"), "Dockerfile")
+    assert len(executor.called("--config")) == 2
+    # Not what it has found: somebody else has made that, and may need it.
+    assert [call[-1] for call in executor.called("image rm")] == ["abcdefabcdef"]
 
 
 async def test_a_build_is_ended_in_time_and_an_image_that_is_too_big_is_not_kept(

@@ -1,8 +1,12 @@
 """Build an image: from a registry's with the Dockerfile, or without one from Debian's packages."""
 
 import asyncio
+import contextlib
+import fcntl
+import logging
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,14 +18,16 @@ from kakoi.errors import (
     SandboxError,
 )
 from kakoi.images.description import CA, Variant, archive, contents, files, image_settings, key_of
-from kakoi.process import ProcessExecutor, SpawnOptions
+from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
 from kakoi.redact import redact
 from kakoi.sandbox.docker_engine import Engine, Image
 
+_log = logging.getLogger(__name__)
 VARIANT_LABEL: Final = "kakoi.image"
 KEY_LABEL: Final = "kakoi.key"
 _SUITE: Final = "bookworm"
 _BUILD_S: Final = 3600.0
+_TURN_S: Final = 0.5
 _INSIDE: Final = "/opt/kakoi-image"
 _MAX_OUTPUT: Final = 32 * 1024 * 1024
 _LAST_LINES: Final = 6
@@ -109,20 +115,26 @@ class Builder:
         """From Debian's packages. `cache`: where the files of the image are kept for next time."""
         before = await self._engine.find_image(order.name)
         with tempfile.TemporaryDirectory(prefix="kakoi-image-") as folder:
-            tree = Path(cache or folder) / f"{order.variant}-{order.all_labels[KEY_LABEL]}.tar"
-            if not tree.exists():
-                await self._make_tree(order, tree, Path(folder))
-            dockerfile = order.files["Dockerfile"].decode()
-            settings = image_settings(dockerfile, order.all_labels)
-            changes = [word for line in settings for word in ("--change", line)]
-            done = await self._engine.call(
-                ["import", *changes, str(tree), order.name],
-                doing="importing an image",
-                timeout_s=_BUILD_S,
-            )
+            kept = cache or Path(folder)
+            await asyncio.to_thread(kept.mkdir, parents=True, exist_ok=True)
+            async with _alone_in(kept):
+                done = await self._import(order, kept, Path(folder))
         if done.exit_code != 0:
             raise SandboxError(f"importing {order.name} failed: {end_of(done.stderr)}")
         await self._forget(before, order)
+
+    async def _import(self, order: Order, kept: Path, folder: Path) -> ProcessResult:
+        tree = kept / f"{order.variant}-{order.all_labels[KEY_LABEL]}.tar"
+        if not tree.exists():
+            await self._make_tree(order, tree, folder)
+        dockerfile = order.files["Dockerfile"].decode()
+        settings = image_settings(dockerfile, order.all_labels)
+        changes = [word for line in settings for word in ("--change", line)]
+        return await self._engine.call(
+            ["import", *changes, str(tree), order.name],
+            doing="importing an image",
+            timeout_s=_BUILD_S,
+        )
 
     async def _forget(self, before: Image | None, order: Order) -> None:
         """Remove the image that had this name: without one nobody would find it again."""
@@ -134,7 +146,6 @@ class Builder:
     async def _make_tree(self, order: Order, tree: Path, folder: Path) -> None:
         given = folder / "files.tar"
         await asyncio.to_thread(given.write_bytes, order.archive())
-        await asyncio.to_thread(tree.parent.mkdir, parents=True, exist_ok=True)
         part = tree.with_suffix(".part")
         args = mmdebstrap_args(order, given, part)
         options = SpawnOptions(env=self._env, timeout=_BUILD_S * 1000, max_output_bytes=_MAX_OUTPUT)
@@ -162,6 +173,30 @@ class Builder:
                 f"mmdebstrap failed: {end_of(done.stdout + done.stderr)}",
                 hint="does `apt-get update` work on this machine? It needs the same sources",
             )
+
+
+@contextlib.asynccontextmanager
+async def _alone_in(folder: Path) -> AsyncIterator[None]:
+    """While others build, wait: they write to the files that we would, and remove old ones."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        is_told = False
+        while not _is_locked(handle):
+            if not is_told:
+                _log.warning("waiting for another build that keeps its files in %s", folder)
+                is_told = True
+            await asyncio.sleep(_TURN_S)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _is_locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def mmdebstrap_args(order: Order, given: Path, target: Path) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Final
 
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.images.building import KEY_LABEL, VARIANT_LABEL, end_of
+from kakoi.process import ProcessResult
 from kakoi.sandbox.docker_cli import IMAGE
 from kakoi.sandbox.docker_engine import Engine
 
@@ -43,7 +44,9 @@ _OF_BUILDS: Final = frozenset((*_PROXIES, *map(str.lower, _PROXIES)))
 _PERIOD_US: Final = 100_000
 _TRIES: Final = 40
 _PAUSE_S: Final = 0.25
-_MADE: Final = re.compile(r"^ ---> ([0-9a-f]{12})$", re.MULTILINE)
+# What a build has made itself, and not found.
+_MADE: Final = re.compile(r"(?<!---> Using cache\n)^ ---> ([0-9a-f]{12})$", re.MULTILINE)
+_LOST: Final = "No such image"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +102,11 @@ class ProjectBuilder:
             form = ["context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
             host = (await self._engine.must(form, doing="finding the engine")).strip()
             args = ["--config", empty, "--host", host, *self._args(name, dockerfile, key), "-"]
-            before = await self._images()
-            try:
-                done = await self._engine.call(
-                    args,
-                    doing=f"building {dockerfile}",
-                    stdin=context,
-                    timeout_s=self._limits.timeout_s,
-                )
-            except SandboxError as error:
-                said = str(getattr(error.__cause__, "details", {}).get("stdout", ""))
-                await self._remove_unfinished(said, before)
-                raise
+            done = await self._try(args, context, dockerfile)
+            if done.exit_code != 0 and _LOST in done.stderr:
+                # It stood on what another build had made, which failed and took it away.
+                done = await self._try(args, context, dockerfile)
         if done.exit_code != 0:
-            await self._remove_unfinished(done.stdout, before)
             raise SandboxError(
                 f"building the project's {dockerfile} failed: {end_of(done.stdout + done.stderr)}",
                 hint="does `docker build` work with it, without arguments and secrets?",
@@ -125,6 +119,24 @@ class ProjectBuilder:
                 f"the image of the project's {dockerfile} has {size} bytes; "
                 f"{self._limits.image_bytes} are allowed"
             )
+
+    async def _try(self, args: Sequence[str], context: bytes, dockerfile: str) -> ProcessResult:
+        """Build it once. Of a build that fails nothing is left."""
+        before = await self._images()
+        try:
+            done = await self._engine.call(
+                args,
+                doing=f"building {dockerfile}",
+                stdin=context,
+                timeout_s=self._limits.timeout_s,
+            )
+        except SandboxError as error:
+            said = str(getattr(error.__cause__, "details", {}).get("stdout", ""))
+            await self._remove_unfinished(said, before)
+            raise
+        if done.exit_code != 0:
+            await self._remove_unfinished(done.stdout, before)
+        return done
 
     async def _images(self) -> set[str]:
         """Every image that there is, unfinished ones as well, as the builder names them."""
