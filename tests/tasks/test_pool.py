@@ -34,6 +34,17 @@ async def filled(owner: str, count: int) -> None:
     await asyncio.to_thread(wait_until, lambda: len(waiting(owner)) == count)
 
 
+async def test_a_pool_that_is_closed_while_it_is_filled_leaves_nothing(
+    make: Make, owner: str
+) -> None:
+    manager = make(pool_size=2)
+    filling = asyncio.ensure_future(manager.warm())
+    await asyncio.to_thread(wait_until, lambda: waiting(owner))
+    await manager.close()
+    await filling
+    assert containers(owner) == []
+
+
 def test_without_a_size_there_is_no_pool() -> None:
     assert EnvironmentOptions().pool_size == 0
 

@@ -93,7 +93,8 @@ class Pool:
         if self._refilling is not None:
             self._refilling.cancel()
             await asyncio.wait([self._refilling])
-        waiting, self._waiting = self._waiting, []
+        async with self._filling:  # Whoever fills it at this moment stops after the next one.
+            waiting, self._waiting = self._waiting, []
         await asyncio.gather(*(self._take_away(each.name, each.made) for each in waiting))
 
     async def _key(self, settings: DockerSettings) -> str:
