@@ -1,5 +1,6 @@
 """Folders for tasks on this machine: made clean, taken away whatever is in them, and swept."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -89,6 +90,17 @@ async def test_a_sweep_goes_by_name_and_age_and_follows_no_link(
     assert outside.stat().st_mode & 0o777 == 0o750
     assert await folders.cleanup_stale_containers(timedelta(0)) == ["coding-agent-exec-new"]
     await folders.cleanup(task.uuid)
+
+
+async def test_several_can_sweep_at_once(folders: FolderEnvironments, tmp_path: Path) -> None:
+    root = tmp_path / "state" / "workspaces"
+    names = {f"coding-agent-exec-{number}" for number in range(500)}
+    for name in names:
+        (root / name).mkdir(parents=True)
+    sweeps = [folders.cleanup_stale_containers(timedelta(seconds=-1)) for _ in range(4)]
+    removed = await asyncio.gather(*sweeps)
+    assert set().union(*removed) == names
+    assert list(root.iterdir()) == []
 
 
 async def test_a_sweep_where_there_is_nothing_is_no_error(

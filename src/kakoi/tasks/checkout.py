@@ -106,13 +106,9 @@ class Checkout:
         self._sleep = sleep
 
     async def clone(self, task: Task, credential: Credential | None = None) -> None:
-        """Clone `task`'s project to /workspace/project; CloneError says why that failed.
-
-        A whole credential in the address wins over `credential`, which wins over a bare name there.
-        """
+        """Clone `task`'s project to /workspace/project; CloneError says why that failed."""
         remote = parse_remote(task.repository)
-        own = remote.credential
-        credential = own if own and (own.secret or credential is None) else credential
+        credential = remote.credential_or(credential)
         if remote.from_outside:
             await self._carry_in(remote, task)
         else:

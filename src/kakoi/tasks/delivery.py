@@ -206,8 +206,7 @@ async def push(
     `protected`: files, and folders, that must be as they were.
     """
     remote = parse_remote(repository)
-    own = remote.credential
-    credential = own if own and (own.secret or credential is None) else credential
+    credential = remote.credential_or(credential)
     with tempfile.TemporaryDirectory(prefix="kakoi-push-") as folder:
         bare, bundle = str(Path(folder, "project.git")), Path(folder, "work.bundle")
         await asyncio.to_thread(bundle.write_bytes, work.bundle)

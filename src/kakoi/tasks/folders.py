@@ -87,8 +87,7 @@ class FolderEnvironments:
 
     async def _clone(self, task: Task, path: Path) -> None:
         remote = parse_remote(task.repository)
-        own, given = remote.credential, self._credential_for(task.repository)
-        credential = own if own and (own.secret or given is None) else given
+        credential = remote.credential_or(self._credential_for(task.repository))
         branch = [] if task.source_branch is None else ["--branch", task.source_branch]
         # Not by links to files of another repository: commands are to have their own.
         argv = ["clone", "--quiet", "--no-local", *branch, "--", remote.url, str(path)]
@@ -123,12 +122,19 @@ class FolderEnvironments:
         before = (self._clock() - older_than).timestamp()
         removed = []
         for path in sorted(self._root.glob(f"{PREFIX}*")):
-            if path.name not in ours and path.lstat().st_mtime < before and _remove(path):
+            if path.name not in ours and _is_older(path, before) and _remove(path):
                 removed.append(path.name)
         return removed
 
     def _path(self, task_uuid: str) -> Path:
         return self._root / container_name(task_uuid)
+
+
+def _is_older(path: Path, before: float) -> bool:
+    try:
+        return path.lstat().st_mtime < before
+    except FileNotFoundError:  # Somebody else sweeps, too.
+        return False
 
 
 def _remove(path: Path) -> bool:

@@ -56,6 +56,11 @@ class Remote:
         """Must it be fetched on this machine? A sandbox has neither our keys nor our files."""
         return self.scheme in ("file", "ssh")
 
+    def credential_or(self, given: Credential | None) -> Credential | None:
+        """A whole one in the address wins over `given`, which wins over a bare name there."""
+        own = self.credential
+        return own if own and (own.secret or given is None) else given
+
 
 def parse_remote(address: str) -> Remote:
     """Read an address as git would: https, http, ssh (also `git@host:path`), file or a path."""
