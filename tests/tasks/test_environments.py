@@ -331,7 +331,6 @@ async def test_a_container_that_has_stopped_is_removed_directly(git: GitServer, 
 async def test_nothing_is_left_of_an_environment_but_the_record(
     git: GitServer, make: Make, owner: str
 ) -> None:
-    networks = docker("network", "ls", "-q")
     image = f"kakoi-test-volume:{owner}"
     maker = docker("create", "--label", f"kakoi.owner={owner}", "kakoi-test:python", "true")
     docker("commit", "--change", "VOLUME /data", maker, image)
@@ -350,7 +349,7 @@ async def test_nothing_is_left_of_an_environment_but_the_record(
     ended = [words[1:] for words in executor.spawned[-2:]]
     assert ended == [["stop", "-t", "10", info.name], ["rm", "-f", "-v", info.name]]
     assert mount["Name"] not in docker("volume", "ls", "-q").split()
-    assert docker("network", "ls", "-q") == networks
+    assert task.uuid not in docker("network", "ls", "--format", "{{.Name}}")
     await manager.cleanup(task.uuid)
     assert [words[1] for words in executor.spawned[-1:]] == ["container"]  # Looked, and no more.
 
@@ -371,24 +370,29 @@ async def test_a_sweep_goes_by_name_owner_and_age(git: GitServer, make: Make, ow
         return clock[0]
 
     manager = make(clock=tell)
-    sleeps: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        sleeps.append(seconds)
-        assert containers(owner) == sorted([old, other, helper] if len(sleeps) == 1 else [other])
-        clock[0] = later + timedelta(hours=1)
-        if len(sleeps) == 2:
-            raise asyncio.CancelledError
-
     try:
-        # Once at the start, and again after each interval.
-        with pytest.raises(asyncio.CancelledError):
-            await manager.sweep_forever(timedelta(hours=24), sleep=sleep)
-        assert sleeps == [86400, 86400]
+        assert await manager.cleanup_stale_containers() == []
+        clock[0] = later + timedelta(hours=1)
+        assert sorted(await manager.stale()) == sorted([old, helper])
+        assert await manager.cleanup_stale_containers() == sorted([old, helper])
+        assert containers(owner) == [other]
         assert docker("ps", "-aq", "--filter", f"name={foreign}")
         docker("rm", other)
     finally:
         docker("rm", "-f", foreign)
+
+
+async def test_what_is_still_in_use_is_no_leftover_however_old(git: GitServer, make: Make) -> None:
+    clock = [now()]
+    manager = make(clock=lambda: clock[0])
+    info = await manager.prepare(a_task(git.url("open/project")))
+    clock[0] += timedelta(days=2)
+    assert await manager.stale() == []
+    assert (await manager.stats()).leftovers == 0
+    assert await manager.cleanup_stale_containers() == []
+    await manager.close()
+    other = make(clock=lambda: clock[0])
+    assert await other.stale() == [info.name]
 
 
 class Failing(RecordingExecutor):

@@ -20,10 +20,9 @@ from kakoi.tasks.sources.source import (
     is_due,
     is_still_assigned,
     mark,
-    still_wanted,
 )
 from kakoi.tasks.task import Task, container_name
-from tests.tasks.trackers import TOKEN, FakeGitHub, FakeGitLab, Reply
+from tests.tasks.trackers import TOKEN, FakeGitHub, FakeGitLab, Reply, is_wanted
 
 pytestmark = pytest.mark.anyio
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -420,14 +419,14 @@ async def test_a_change_that_is_refused_for_another_reason_is_an_error(desk: Des
 
 
 async def test_a_task_that_is_assigned_to_nobody_any_more_is_not_wanted(desk: Desk) -> None:
-    assert await still_wanted(desk.source, desk.task)
+    assert await is_wanted(desk.source, desk.task)
     desk.item()["assignees"] = []
-    assert not await still_wanted(desk.source, desk.task)
+    assert not await is_wanted(desk.source, desk.task)
 
 
 async def test_a_closed_task_is_not_wanted(desk: Desk) -> None:
     desk.item()["state"] = "closed"
-    assert not await still_wanted(desk.source, desk.task)
+    assert not await is_wanted(desk.source, desk.task)
 
 
 @pytest.mark.parametrize(

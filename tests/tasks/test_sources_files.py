@@ -8,7 +8,8 @@ import pytest
 
 from kakoi.errors import ConfigurationError, SourceError
 from kakoi.tasks.sources.files import FileSource, file_key
-from kakoi.tasks.sources.source import Change, TaskGetter, mark, still_wanted
+from kakoi.tasks.sources.source import Change, TaskGetter, mark
+from tests.tasks.trackers import is_wanted
 
 pytestmark = pytest.mark.anyio
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -172,9 +173,9 @@ async def test_a_file_that_goes_away_or_is_closed_ends_the_task(tmp_path: Path) 
     key = written(tmp_path / "x.md", TEXT.replace("title", "assignees: [bot]\ntitle"))
     files = source()
     task = await files.fetch(key)
-    assert await still_wanted(files, task)
+    assert await is_wanted(files, task)
     written(tmp_path / "x.md")
-    assert not await still_wanted(files, task)
+    assert not await is_wanted(files, task)
     assert await files.propose(task, Change(branch="x", title="x", body="")) == ""
     (tmp_path / "x.md").unlink()
     with pytest.raises(ConfigurationError, match="no Markdown file"):

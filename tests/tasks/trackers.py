@@ -14,6 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
+from kakoi.tasks.sources.source import TaskSource
+from kakoi.tasks.task import Task
+from kakoi.tasks.watching import wanted_instead
+
 TOKEN = "sentinel-5up3r53cr3t"
 WAIT_S = 60.0
 
@@ -442,3 +446,9 @@ class FakeGitLab(Tracker):
         more = {name: seen.body[name] for name in ("source_branch", "target_branch")}
         self.add("merge_requests", number, seen.body["title"], **more)
         return Reply(201, self.items["merge_requests", number])
+
+
+async def is_wanted(source: TaskSource, task: Task) -> bool:
+    """Does the tracker say that somebody still wants it?"""
+    found = await source.look(task.key)
+    return wanted_instead(task, found, source.labels, source.assignee) is None

@@ -36,7 +36,7 @@ from kakoi.tasks.projects import Projects, Read, build_engine
 from kakoi.tasks.reaching import MakeProxy, is_proxied, telling_refusals
 from kakoi.tasks.recording import recorded
 from kakoi.tasks.remotes import Credential
-from kakoi.tasks.removal import Removal, stale, sweep_once
+from kakoi.tasks.removal import Removal, stale
 from kakoi.tasks.stats import Stats, measure
 from kakoi.tasks.task import Task, container_name
 from kakoi.tasks.values import (
@@ -176,7 +176,7 @@ class ExecutionEnvironmentManager:
                 Command(
                     command=command,
                     cwd=PROJECT,
-                    timeout_s=timeout_s or options.timeout_s,
+                    timeout_s=options.timeout_s if timeout_s is None else timeout_s,
                     max_output_bytes=options.max_output_bytes,
                 )
             )
@@ -199,8 +199,7 @@ class ExecutionEnvironmentManager:
     async def cleanup_stale_containers(self, older_than: timedelta | None = None) -> list[str]:
         """Remove what earlier runs have left behind, by name and age; returns what was removed."""
         limit = self.options.stale_after if older_than is None else older_than
-        ours = {container_name(uuid) for uuid in (*self._active, *self._preparing)}
-        return await self._removal.sweep(older_than=limit, keep=ours | set(self._pool.names))
+        return await self._removal.sweep(older_than=limit, keep=self._in_use())
 
     # --- Beyond ------------------------------------------------------------------------------
 
@@ -236,7 +235,11 @@ class ExecutionEnvironmentManager:
         """The names that `cleanup_stale_containers` would remove now."""
         limit = self.options.stale_after if older_than is None else older_than
         found = stale(await self._removal.existing(), now=self._clock(), older_than=limit)
-        return [each.name for each in found if each.name not in self._pool.names]
+        return [each.name for each in found if each.name not in self._in_use()]
+
+    def _in_use(self) -> set[str]:
+        ours = {container_name(uuid) for uuid in (*self._active, *self._preparing)}
+        return ours | set(self._pool.names)
 
     def active(self) -> list[ContainerInfo]:
         """The environments that this manager has made and not cleaned up."""
@@ -270,14 +273,6 @@ class ExecutionEnvironmentManager:
         await finish(self._pool.close())
         for environment in self._active.values():
             await finish(environment.let_go())
-
-    async def sweep_forever(
-        self, interval: timedelta, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    ) -> None:
-        """Look for leftovers now, and again after each `interval`, until cancelled."""
-        while True:
-            await sweep_once(self.cleanup_stale_containers)
-            await sleep(interval.total_seconds())
 
     # --- Making ------------------------------------------------------------------------------
 
@@ -319,7 +314,7 @@ class ExecutionEnvironmentManager:
                 if attempt == _TRIES or type(error) is not SandboxError:
                     raise
                 _log.warning("trying again to make an environment: %s", error)
-                await self._remove_container(name)
+                await self._removal.remove(name)
                 await self._sleep(_PAUSE_S * attempt)
 
     async def _clone_project(self, container_id: str, task: Task) -> None:
@@ -372,14 +367,11 @@ class ExecutionEnvironmentManager:
         self._own.pop(task_uuid, None)
         if environment is not None:
             environment.lifecycle.move(Status.STOPPED)
-        is_gone = await self._remove_container(name)
+        is_gone = await self._removal.remove(name)
         if environment is not None:
             await environment.let_go()
             if is_gone:
                 environment.lifecycle.move(Status.DELETED)
-
-    async def _remove_container(self, name: str) -> bool:
-        return await self._removal.remove(name)
 
     def find(self, container_id: str) -> Environment:
         """The environment that `prepare` gave; ConfigurationError if it is none of ours."""

@@ -85,11 +85,6 @@ async def mark(source: TaskSource, task: Task, stage: Stage) -> None:
         await source.change_labels(task, add, remove)
 
 
-async def still_wanted(source: TaskSource, task: Task) -> bool:
-    """Ask the tracker: is the task open, and assigned as it was when it was fetched?"""
-    return is_still_assigned(task, await source.look(task.key), source.assignee)
-
-
 def is_due(task: Task, labels: Labels) -> bool:
     """Is there still something to do? To be asked of what comes out of a queue: it may be old."""
     return task.state == "open" and labels.stage_of(task.labels) in STAGES_DUE
