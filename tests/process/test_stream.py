@@ -176,6 +176,17 @@ async def test_what_a_kept_program_started_is_dead_when_it_exits_by_itself(
     await ended(stream)
 
 
+@in_a_loop
+async def test_what_stays_in_the_group_of_a_program_dies_with_it_if_that_is_wanted(
+    witness: Witness,
+) -> None:
+    program = PRELUDE + "if os.fork() == 0: up(); stay()\nos.read(0, 1)\n"
+    stream = start(*python(program, str(witness.pipe)), kept=False, with_group=True)
+    await asyncio.to_thread(witness.wait_until_announced, 1)
+    await ended(stream)
+    witness.wait_until_nobody_is_alive()
+
+
 STOP_EVERY_KEEPER = """
 second = os.getppid()
 with open(f"/proc/{second}/stat") as file:

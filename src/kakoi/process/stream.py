@@ -33,6 +33,7 @@ class Launch:
     `kept`: a keeper stands above the program and ends all that it started when it exits, when
     the stream is ended and when we die. Without it the program has to see to that itself: it
     notices the end of its input.
+    `with_group`: what is left of its process group when it has exited is killed then.
     `separate_stderr`: its standard error is not kept but left to be read, as it comes.
     `terminal`: its streams are a raw terminal without a size, and not the socket.
     """
@@ -42,6 +43,7 @@ class Launch:
     cwd: str = "/"
     files: Mapping[str, bytes] = field(default_factory=dict)
     kept: bool = False
+    with_group: bool = False
     separate_stderr: bool = False
     terminal: bool = False
 
@@ -64,6 +66,7 @@ class ProcessStream:
         self._ours = contextlib.ExitStack()
         self._stderr = Capture(_STDERR_BYTES)
         self._line: socket.socket | None = None
+        self._with_group = launch.with_group
         try:
             self._start(launch)
         except BaseException as error:
@@ -132,8 +135,8 @@ class ProcessStream:
             self._ours.callback(helper.wait)
 
     def _kill(self) -> None:
-        """All of its group: killed while it starts, bubblewrap leaves a child behind."""
-        with contextlib.suppress(ProcessLookupError):
+        """All of its group. Never after it was reaped: its number may be another group's then."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def _start(self, launch: Launch) -> None:
@@ -211,6 +214,8 @@ class ProcessStream:
         return number
 
     def _on_gone(self) -> None:
+        if self._with_group:
+            self._kill()
         if not self._gone.done():
             self._gone.set_result(None)
 

@@ -184,10 +184,7 @@ def build_launch(
     files = {**system.files, **_own_files(uid, gid)}
     if settings.network == "none":
         files["/etc/hosts"] = b"127.0.0.1 localhost kakoi\n::1 localhost kakoi\n"
-    # Where root's directory is lent, what is made there is root's: no setuid bit must be on it.
-    # A runner that has mounts to change brings it itself, behind that.
-    filters = system_call_filters(deny_setuid=system.uid == 0) if settings.programs is None else {}
-    calls = filters.get(platform.machine())
+    calls = _call_filter(settings, system)
     argv = [
         system.bwrap,
         *("--args", _ARGS),
@@ -211,12 +208,22 @@ def build_launch(
     return Launch(
         argv=argv,
         env={"PATH": PATH, "LANG": "C.UTF-8"},
+        # Killed while it starts, bubblewrap leaves a child behind that waits for it.
+        with_group=True,
         files={
             **({_FILTER: calls} if calls else {}),
             **{name: os.fsencode(text) for name, text in handed.items()},
             **{_HANDED + path: text for path, text in files.items()},
         },
     )
+
+
+def _call_filter(settings: Settings, system: System) -> bytes | None:
+    """The filter of system calls to start with; a runner that has mounts to change brings it."""
+    if settings.programs is not None:
+        return None
+    # Where root's directory is lent, what is made there is root's: no setuid bit must be on it.
+    return system_call_filters(deny_setuid=system.uid == 0).get(platform.machine())
 
 
 def runs_as(settings: Settings, system: System) -> tuple[int, int]:
