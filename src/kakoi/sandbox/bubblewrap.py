@@ -111,6 +111,7 @@ class BubblewrapAdapter:
         self._workspace = workspace
         self._overlay = overlay
         self._mounts: Mounts | None = None
+        self._taking_overlay = asyncio.Lock()
         self._read_only = tuple(read_only)
         self._network: Literal["none", "host"] = "host" if network == "host" else "none"
         self._env = {**(self._outlet.env if self._outlet else {}), **(env or {})}
@@ -207,10 +208,22 @@ class BubblewrapAdapter:
         wanted = self._settings()
         if self._overlay is None:
             return wanted
-        if self._mounts is None:
-            self._mounts = await asyncio.to_thread(self._overlay.open)
-        folder = look_at(self._mounts.folder, what="the overlay")
-        return replace(wanted, layers=(folder, self._mounts.stack))
+        mounts = await finish(self._take(self._overlay))
+        folder = look_at(mounts.folder, what="the overlay")
+        return replace(wanted, layers=(folder, mounts.stack))
+
+    # A thread cannot be called back: what it has made is ours to release, even if whoever wanted it
+    # was cancelled meanwhile. So these two are always finished.
+
+    async def _take(self, overlay: "Overlay") -> "Mounts":
+        async with self._taking_overlay:  # A probe and an opening may both want it, at once.
+            if self._mounts is None:
+                self._mounts = await asyncio.to_thread(overlay.open)
+            return self._mounts
+
+    async def _make_group(self) -> Group | None:
+        self._group = await asyncio.to_thread(make_group, self._limits)
+        return self._group
 
     async def _open(self) -> Channel:
         system = look_at_system()
@@ -218,15 +231,15 @@ class BubblewrapAdapter:
             raise _unavailable(_NOT_INSTALLED)
         await self._leave_group()
         wanted = await self._settings_with_overlay()
-        self._group = await asyncio.to_thread(make_group, self._limits)
-        kept = self._group.kept if self._group else frozenset()
+        group = await finish(self._make_group())
+        kept = group.kept if group else frozenset()
         self._holding = holding_of(self._limits, kept, BY_BUBBLEWRAP, cpus=os.cpu_count() or 1)
         try:
             self._holding.refuse_unkept(self._limits, sandbox="bubblewrap")
         except LimitError:
             await self._leave_group()
             raise
-        counter = self._group.oom_counter if self._group else ""
+        counter = group.oom_counter if group else ""
         if counter:
             seen = look_at(counter, what="the counter of the control group")
             wanted = replace(wanted, read_only=(*wanted.read_only, seen))

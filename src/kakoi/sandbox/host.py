@@ -164,20 +164,30 @@ class HostAdapter:
         if group is not None:
             await asyncio.to_thread(group.remove)
 
-    async def _open_confined(self) -> Channel:
+    async def _make_scratch(self) -> Scratch:
         if self._scratch is None:
             self._scratch = await asyncio.to_thread(Scratch)
-        await self._leave_group()
+        return self._scratch
+
+    async def _make_group(self) -> Group | None:
         self._group = await asyncio.to_thread(make_group, self._limits)
-        kept = self._group.kept if self._group else frozenset()
+        return self._group
+
+    async def _open_confined(self) -> Channel:
+        await self._leave_group()
+        # A thread cannot be called back: what it has made is ours to remove, even if whoever wanted
+        # it was cancelled meanwhile.
+        scratch = await finish(self._make_scratch())
+        group = await finish(self._make_group())
+        kept = group.kept if group else frozenset()
         self._holding = holding_of(self._limits, kept, BY_RLIMITS, cpus=os.cpu_count() or 1)
         self._holding.refuse_unkept(self._limits, sandbox=self.name)
         place = Confinement(
             workspace=look_at_workspace(self._workspace),
-            scratch=self._scratch.folder,
+            scratch=scratch.folder,
             network=self._network,
             programs=self._programs,
-            group=self._group,
+            group=group,
         )
         as_root = os.geteuid() == 0
         settings = place.settings(self._limits, as_root=as_root)
