@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import socket
 import ssl
@@ -514,3 +515,16 @@ async def test_a_connection_that_nobody_came_to_serve_is_closed() -> None:
         assert theirs.fileno() == -1
         assert ours.recv(1) == b""
     await door.close()
+
+
+async def test_a_door_is_shut_although_whoever_shuts_it_is_cancelled() -> None:
+    before = os.listdir("/proc/self/fd")
+    listener = socket.create_server(("127.0.0.1", 0))
+    door = Door(listener, lambda each: each.close(), most=1)
+    closing = asyncio.create_task(door.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert listener.fileno() == -1
+    assert os.listdir("/proc/self/fd") == before

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from kakoi.errors import SandboxError
+from kakoi.waiting import finish
 
 _JOIN_S = 2.0
 _PAUSE_MS = 50
@@ -64,10 +65,12 @@ class Door:
         self._closing = True
         self._room.release()
         os.write(self._wake, b"x")
-        await asyncio.to_thread(self._join)
-        self._listener.close()
-        for fd in (self._waking, self._wake):
-            os.close(fd)
+        try:
+            await finish(asyncio.to_thread(self._join))
+        finally:
+            self._listener.close()
+            for fd in (self._waking, self._wake):
+                os.close(fd)
 
     def _join(self) -> None:
         self._thread.join(_JOIN_S)
