@@ -7,6 +7,7 @@ binary was not to be had.
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import inspect
 import json
 import logging
@@ -342,6 +343,22 @@ async def test_whoever_stops_waiting_takes_the_question_back(world: World) -> No
     finally:
         await line.close()
     assert world.taken_back == ["notifications/cancelled"]
+
+
+async def test_a_question_that_does_not_fit_is_refused_once_and_nobody_else_is_told(
+    world: World,
+) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    launch = Launch(argv=[str(world.bin / "container-use"), "stdio"], env=default_environment())
+    line = await McpLine.open(ProcessExecutor(), launch, timeout_s=WAITS.answer_s)
+    try:
+        with pytest.raises(SandboxError, match="it does not read what it is sent"):
+            await line.call("environment_run_cmd", "x" * (5 << 20), timeout_s=None)
+    finally:
+        await line.close()
+    gc.collect()
+    assert told == []
 
 
 async def test_cancelling_takes_the_question_back_and_ends_the_command(world: World) -> None:

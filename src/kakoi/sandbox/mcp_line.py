@@ -114,10 +114,10 @@ class McpLine:
             raise SandboxError(f"`{self._name}` owes {_MAX_PENDING} answers already")
         self._last_id += 1
         number = self._last_id
+        self._send({"id": number, "method": method, "params": params})
         answer = asyncio.get_running_loop().create_future()
         self._pending[number] = answer
         try:
-            self._send({"id": number, "method": method, "params": params})
             async with asyncio.timeout(timeout_s):
                 message = await answer
         except (TimeoutError, asyncio.CancelledError):
