@@ -503,6 +503,19 @@ async def test_a_channel_of_a_container_that_goes_can_be_had_again(
     assert again.stdout == ""
 
 
+async def test_a_container_that_goes_is_gone_although_whoever_closes_is_cancelled(
+    make: Make, owner: str
+) -> None:
+    sandbox = make()
+    await sandbox.channel()
+    closing = asyncio.create_task(sandbox.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert await asyncio.to_thread(containers, owner) == []
+
+
 async def test_another_owner_cannot_attach(make: Make) -> None:
     sandbox = make(lifetime="sandbox")
     await sandbox.channel()

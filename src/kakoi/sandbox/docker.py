@@ -194,7 +194,7 @@ class DockerAdapter:
     async def _probe(self) -> None:
         tag = dataclasses.replace(self._tag, name="")
         if self._config.programs is not None:
-            return await self._end(await self._start(tag))
+            return await finish(self._end(await self._start(tag)))
         plan = await self._plan(tag)
         try:
             async with mountable(plan):
@@ -241,6 +241,9 @@ class DockerAdapter:
 
     async def close(self) -> None:
         """Give the channel up, and leave a container that stays alone, with its jobs."""
+        await finish(self._close())
+
+    async def _close(self) -> None:
         connection, self._connection = self._connection, Connection(self._open)
         await connection.close()
         await self._end_guest()
@@ -251,7 +254,7 @@ class DockerAdapter:
         await finish(self._cleanup())
 
     async def _cleanup(self) -> None:
-        await self.close()
+        await self._close()
         container, self._container = self._container, None
         if container is not None:
             await self._see_gone(container.name)
@@ -301,7 +304,7 @@ class DockerAdapter:
     async def _end_guest(self) -> None:
         guest, self._guest = self._guest, None
         if guest is not None:
-            await self._end(guest)
+            await finish(self._end(guest))
 
     async def _start(self, tag: Tag) -> Guest:
         plan = await self._plan(tag)
