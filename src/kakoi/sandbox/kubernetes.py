@@ -22,7 +22,7 @@ from kakoi.process.stream import Launch
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.channel import open_channel
 from kakoi.runner.commands import Channel, Command, check_type, new_id
-from kakoi.runner.connection import Connection
+from kakoi.runner.connection import Connection, closed_on_failure
 from kakoi.runner.delivery import NoPythonError, RunnerSettings, any_argv
 from kakoi.runner.walls import REFER
 from kakoi.sandbox.adapter import (
@@ -191,8 +191,8 @@ class KubernetesAdapter:
                 is_refused = True
                 raise
             await self._cluster.wait_until_running(plan)
-            channel = await self._enter(plan)
-            await self._check(channel, plan)
+            async with closed_on_failure(await self._enter(plan)) as channel:
+                await self._check(channel, plan)
         except BaseException:
             # Otherwise it may have been made, though kubectl says that it failed.
             if not is_refused:
@@ -252,24 +252,20 @@ class KubernetesAdapter:
             return await open_channel(launch, runner_settings(plan), self._executor.stream)
 
     async def _check(self, channel: Channel, plan: PodPlan) -> None:
-        """SandboxError, and the channel closed, if the pod is not what was asked for."""
-        try:
-            await check_confinement(channel)
-            # The cluster has no word for the number of processes.
-            asked = dataclasses.replace(plan.settings.limits, processes=None)
-            found = await kernel_limits(channel)
-            # Where the kernel is silent, a pod that the cluster has taken counts as it was asked.
-            silent = {name: getattr(asked, name) for name, value in found.items() if value is None}
-            if faults := ignored_limits(asked, found, silent):
-                raise LimitError(
-                    f"the cluster did not set these limits: {', '.join(faults)}",
-                    details={"limits": faults},
-                    hint="has an admission controller changed the pod? `kubectl get pod -o yaml` "
-                    "shows it; `none` as a limit asks for none",
-                )
-        except BaseException:
-            await finish(channel.close())
-            raise
+        """SandboxError if the pod is not what was asked for."""
+        await check_confinement(channel)
+        # The cluster has no word for the number of processes.
+        asked = dataclasses.replace(plan.settings.limits, processes=None)
+        found = await kernel_limits(channel)
+        # Where the kernel is silent, a pod that the cluster has taken counts as it was asked.
+        silent = {name: getattr(asked, name) for name, value in found.items() if value is None}
+        if faults := ignored_limits(asked, found, silent):
+            raise LimitError(
+                f"the cluster did not set these limits: {', '.join(faults)}",
+                details={"limits": faults},
+                hint="has an admission controller changed the pod? `kubectl get pod -o yaml` "
+                "shows it; `none` as a limit asks for none",
+            )
 
     async def _explain_loss(
         self, result: ExecutionResult, connection: Connection
