@@ -4,8 +4,9 @@ from functools import lru_cache
 
 from kakoi.policy.judging.decision import Decision, Finding, decision_from
 from kakoi.policy.judging.files import Files
-from kakoi.policy.judging.judge import Context, Judge
+from kakoi.policy.judging.judge import Judge
 from kakoi.policy.judging.report import Report
+from kakoi.policy.judging.texts import Context, Reading
 from kakoi.policy.parsing.script import Unreadable
 from kakoi.policy.rules import Policy, Verdict
 from kakoi.policy.syntax import parse
@@ -56,5 +57,6 @@ def _decide(policy: Policy, command: str, cwd: str) -> Decision:
             command, [Finding("empty-command", Verdict.DENY, 0, len(command), "", reason, hint)]
         )
     report = Report(policy, command)
-    Judge(Context(Files(report, command, policy.roots or (cwd,)), cwd), script).judge()
+    files = Files(report, command, policy.roots or (cwd,))
+    Judge(Context(files, cwd), Reading(script)).judge()
     return decision_from(command, report.findings)

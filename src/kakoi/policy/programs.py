@@ -20,7 +20,7 @@ from kakoi.policy.words import Word, literal_word
 # The C loader reads the data about ten times faster; the pure one gives the same values.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_LISTS: Final = ("values", "optional", "flags", "stops", "pattern_options")
+_LISTS: Final = ("values", "optional", "flags", "stops", "pattern_options", "own")
 _EFFECTS: Final = ("value_effects", "flag_effects")
 _KEYS: Final = frozenset(
     (
@@ -35,6 +35,8 @@ _KEYS: Final = frozenset(
         "like",
         "anywhere",
         "bare",
+        "other",
+        "any_dash",
     )
 )
 
@@ -144,6 +146,9 @@ def _spec(name: str, data: dict[str, Any]) -> Spec:
             for each in str(sub).split()
         },
         bare=str(data.get("bare", "")),
+        own=lists["own"],
+        other=str(data.get("other", "")),
+        any_dash=bool(data.get("any_dash", False)),
         spellings=frozenset(each for each in spelled if each.startswith("--")),
         one_dash=tuple(
             sorted((o for o in spelled if len(o) > 2 and o[1] != "-"), key=len, reverse=True)
@@ -184,6 +189,8 @@ def _with_subcommand(program: str, spec: Spec, words: tuple[Word, ...]) -> Invoc
     inner = spec.subcommands.get(sub)
     if inner is None:
         inner = replace(spec, operands="text", reader="") if spec.anywhere else PLAIN
+        if spec.other and sub not in spec.own:
+            inner = replace(inner, operands=spec.other, style="posix")
     elif spec.anywhere:
         inner = _with_options_of(spec, inner)
     after = read_arguments(inner, before.operands[1:])

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from kakoi.policy.programs import Invocation
+
+_LONGEST_MATCHED: Final = 4096
 
 
 class Verdict(StrEnum):
@@ -67,7 +70,8 @@ class Rule:
         if self.flags and arguments.named(*self.flags) is None:
             return False
         return not self.operands or any(
-            re.fullmatch(pattern, word.shown)
+            # Nobody types so long an operand, and a pattern could take minutes over it.
+            len(word.shown) > _LONGEST_MATCHED or re.fullmatch(pattern, word.shown)
             for pattern in self.operands
             for word in arguments.operands
         )

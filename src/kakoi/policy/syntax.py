@@ -21,17 +21,29 @@ from kakoi.process import run_filter
 
 PARSER_TIME_LIMIT_S: Final = 2.0
 PARSER_OUTPUT_LIMIT: Final = 8 * 1024 * 1024
+_REMEMBERED_TEXT: Final = 4096
 _MESSAGE: Final = re.compile(r"(?:<standard input>:)?(\d+):(\d+): (.*)")
 
 
-def parse(text: str) -> Script | Unreadable:
-    """Take `text` apart, by the fast path where it is plain."""
-    return guard(text) or plain_script(text) or _parse_with_shfmt(text)
+def parse(text: str, *, language: str = "bash") -> Script | Unreadable:
+    """Take `text` apart, by the fast path where it is plain; `language` is bash or posix."""
+    refused = guard(text) or plain_script(text)
+    if refused is not None:
+        return refused
+    if len(text) <= _REMEMBERED_TEXT:
+        return _parse_remembered(text, language)
+    return _parse_with_shfmt(text, language)
 
 
 def parse_by_record(text: str) -> Script | Unreadable:
     """Take `text` apart with the parser of record, whatever it looks like."""
     return guard(text) or _parse_with_shfmt(text)
+
+
+@lru_cache(maxsize=64)
+def _parse_remembered(text: str, language: str) -> Script | Unreadable:
+    # The same text may stand in one command many times.
+    return _parse_with_shfmt(text, language)
 
 
 @lru_cache(maxsize=1)
@@ -57,9 +69,9 @@ def parser_path() -> str:
     )
 
 
-def _parse_with_shfmt(text: str) -> Script | Unreadable:
+def _parse_with_shfmt(text: str, language: str = "bash") -> Script | Unreadable:
     result = run_filter(
-        [parser_path(), "-ln", "bash", "--to-json"],
+        [parser_path(), "-ln", language, "--to-json"],
         text.encode("utf-8"),
         timeout_s=PARSER_TIME_LIMIT_S,
         max_output_bytes=PARSER_OUTPUT_LIMIT,

@@ -14,7 +14,9 @@ MAX_BRACES = 32
 
 
 # Names of the standard input as a file.
-STDIN_NAMES = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+STDIN_NAMES = frozenset(
+    {"-", "/dev/stdin", "//dev/stdin", "/dev/fd/0", "//dev/fd/0", "/proc/self/fd/0"}
+)
 
 
 class Expands(StrEnum):

@@ -14,13 +14,18 @@ DOWNLOADERS = frozenset("curl wget aria2c http https fetch lynx w3m ftp scp nc".
 
 
 class Files:
-    """Judges paths. `downloads` are the files that the text fetches, by absolute path."""
+    """Judges paths.
+
+    `downloads` are the files that the text fetches, by absolute path; `download_names` those that
+    their addresses name, in whichever directory.
+    """
 
     def __init__(self, report: Report, text: str, roots: tuple[str, ...]) -> None:
         self.report = report
         self.text = text
         self.roots = roots
         self.downloads: set[str] = set()
+        self.download_names: set[str] = set()
 
     def path(
         self, effect: Effect, invocation: Invocation, sources: list[Command], at: Folder
@@ -54,9 +59,11 @@ class Files:
         """A file that is written or removed: only inside."""
         if len(word.parts) == 1 and any(p.kind is Expands.PROCESS for p in word.expansions()):
             return
-        if word.text and any(program_name(source) in DOWNLOADERS for source in sources):
-            self.downloads.add(absolute(word.text, at.path or "/"))
+        if word.text:
+            self._note_download(absolute(word.text, at.path or "/"), sources, at)
         place = locate(word, at.path, self.roots)
+        if kind == "writes" and re.search(r"(?:^|/)-[^/]+$", word.text or ""):
+            self.report.hit("names-option", word, invocation)
         if place is Location.INSIDE and self._could_be_elsewhere(word, at):
             place = Location.UNCLEAR
         if place is Location.NETWORK:
@@ -67,13 +74,26 @@ class Files:
             whole = absolute(word.text or "", at.path or "/") if relative else ""
             self.report.hit(f"{kind}-{place.value}", word, invocation, whole)
 
+    def _note_download(self, path: str, sources: list[Command], at: Folder) -> None:
+        """Take note of a file that holds a download, or a copy of one."""
+        if any(program_name(source) in DOWNLOADERS for source in sources):
+            self.downloads.add(path)
+        words = [w for s in sources for w in (*s.words[1:], *(r.target for r in s.redirects))]
+        copied = {absolute(w.text, at.path or "/") for w in words if w.text} & self.downloads
+        for original in copied - {path}:
+            # What it is copied to may be a directory.
+            self.downloads |= {path, f"{path}/{original.rpartition('/')[2]}"}
+
     def _could_be_elsewhere(self, word: Word, at: Folder) -> bool:
         """Whether a path that looks fine leads out if a `cd` fails or a value climbs up."""
+        outside = Location.OUTSIDE
         if word.shape is None:
             return ".." in self.text
-        if at.maybe is None or not (at.doubtful or ".." in word.shape):
-            return False
-        return locate(word, at.maybe, self.roots) is Location.OUTSIDE
+        # Where nobody knows the directory, a path that climbs may lead anywhere.
+        return any(
+            ".." in word.shape if other is None else locate(word, other, self.roots) is outside
+            for other in at.others
+        )
 
     def all_inside(self, shapes: list[str | None], at: Folder) -> bool:
         """Whether every directory of a search path is one of ours."""
@@ -94,7 +114,9 @@ class Files:
 
     def is_download(self, word: Word, at: Folder, script: Script) -> bool:
         """Whether `word` names a file that this text fetched, or fetches something itself."""
-        return absolute(word.prefix, at.path or "/") in self.downloads or fetches(word, script)
+        path = absolute(word.prefix, at.path or "/")
+        named = path.rpartition("/")[2] in self.download_names
+        return named or path in self.downloads or fetches(word, script)
 
 
 def fetches(word: Word, script: Script) -> bool:

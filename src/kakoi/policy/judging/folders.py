@@ -1,43 +1,56 @@
 """Which directory each command of a script runs in: `cd` is followed, subshells keep their own.
 
 Within its own list (`cd x && …`) a `cd` is taken to have succeeded. Behind it, the directory it
-came from is kept in mind as well. One that may happen again leaves the directory unknown.
+came from is kept in mind as well, unless it exists for certain. One that may happen again leaves
+the directory unknown.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kakoi.policy.judging.paths import absolute
+from kakoi.policy.judging.paths import SCRATCH, absolute, within
 from kakoi.policy.judging.values import Values
 from kakoi.policy.parsing.script import Command, Script
 from kakoi.policy.words import Word
 
 _HOME = "/home/user"  # stands for the home directory: outside, wherever it is
 _MOVING = ("cd", "pushd", "popd")
+_MAX_OTHERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where a command runs; `maybe` is where it runs if an earlier `cd` did not happen."""
+    """Where a command runs; `others` are where it may run if an earlier `cd` did not happen."""
 
     path: str | None
-    maybe: str | None = None
-    doubtful: bool = False
+    others: frozenset[str | None] = frozenset()
+
+
+@dataclass(slots=True)
+class _Place:
+    """One subshell: where it is, where else it may be, and where this statement may leave it."""
+
+    path: str | None
+    others: frozenset[str | None] = frozenset()
+    left: frozenset[str | None] = frozenset()
+    statement: int = -1
 
 
 class Folders:
     """The current directory of every subshell; None where nobody can tell."""
 
     def __init__(self, start: str | None, script: Script) -> None:
-        self._by_scope: dict[tuple[int, ...], str | None] = {(): start}
-        # The last `cd` of each subshell: where it was before, the statement, and whether certain.
-        self._last: dict[tuple[int, ...], tuple[str | None, int, bool]] = {}
+        self._start = start
+        self._by_scope: dict[tuple[int, ...], _Place] = {(): _Place(start)}
         commands = script.commands
         self._moves = any(_moves(command) for command in commands)
         self._lost = any(_moves(c) and c.function for c in commands) or any(
             map(_trap_moves, commands)
         )
         self._lost_in_loops = any(_moves(c) and c.repeats for c in commands)
+        # From here on a `cd` that fails ends the script.
+        ends = (i for i, c in enumerate(commands) if c.certain and not c.scope and _ends_early(c))
+        self._ends_early = next(ends, len(commands))
 
     def of(self, command: Command) -> Folder:
         """Where the command runs. A new subshell starts where its parent is."""
@@ -46,29 +59,58 @@ class Folders:
             return Folder(None)
         if self._lost_in_loops and command.repeats:
             return Folder(None)
-        scope = known = command.scope
+        place = self._place(command)
+        return Folder(place.path, place.others - {place.path})
+
+    def _place(self, command: Command) -> _Place:
+        known = command.scope
         while known not in self._by_scope:
             known = known[:-1]
-        path = self._by_scope.setdefault(scope, self._by_scope[known])
-        before, statement, certain = self._last.setdefault(
-            scope, self._last.get(known, (None, command.statement, True))
-        )
-        if statement == command.statement:
-            return Folder(path)
-        return Folder(path, before, doubtful=not certain)
+        place = self._by_scope[known]
+        if known != command.scope:
+            place = replace(place)
+            self._by_scope[command.scope] = place
+        if place.statement != command.statement:
+            # Within its own list a `cd` is taken to have succeeded; behind it, it may not have.
+            place.others = _few(place.others | place.left)
+            place.left, place.statement = frozenset(), command.statement
+        return place
 
     def follow(self, command: Command, index: int, values: Values) -> None:
         """Take note of a `cd`."""
         if not _moves(command):
             return
-        before = self.of(command).path
-        targets = {_target(words, before) for words in values.variants(command.words[1:], index)}
-        after = targets.pop() if len(targets) == 1 else None
+        place = self._place(command)
+        variants = list(values.variants(command.words[1:], index))
         name = command.words[0].static
-        if name == "popd" or command.repeats or (name == "pushd" and len(command.words) != 2):
-            after = None
-        self._by_scope[command.scope] = after
-        self._last[command.scope] = (before, command.statement, command.certain)
+        lost = (
+            name == "popd"
+            or command.repeats
+            or (name == "pushd" and len(command.words) != 2)
+            or len({_target(words, place.path) for words in variants}) != 1
+        )
+        before = place.path
+        place.path = None if lost else _target(variants[0], before)
+        surely = command.certain and (index > self._ends_early or self._exists(place.path))
+        if not surely:
+            place.left = _few(place.left | place.others | {before})
+        place.others = _few(
+            frozenset(_target(words, other) for other in place.others for words in variants)
+        )
+
+    def _exists(self, path: str | None) -> bool:
+        """Whether the directory is there for certain: ours, one above it, or a temporary one."""
+        above = path is not None and self._start is not None and within(self._start, path)
+        return above or path in ("/", *SCRATCH)
+
+
+def _few(folders: frozenset[str | None]) -> frozenset[str | None]:
+    return folders if len(folders) <= _MAX_OTHERS else frozenset({None})
+
+
+def _ends_early(command: Command) -> bool:
+    words = [word.static or "" for word in command.words]
+    return words[:1] == ["set"] and any(re.match(r"-[a-zA-Z]*e", word) for word in words[1:2])
 
 
 def _trap_moves(command: Command) -> bool:

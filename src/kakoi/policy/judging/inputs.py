@@ -9,7 +9,7 @@ from kakoi.policy.parsing.script import Command, Script
 from kakoi.policy.words import Expands, Word
 
 # sqlite3's own commands, except those that only change how results look.
-DOT_COMMAND = re.compile(
+_DOT_COMMAND = re.compile(
     r"^\s*\.(?!(?:headers?|mode|tables?|schema|width|nullvalue|timeout|quit|exit|dump|indexes|timer"
     r"|echo|help|separator|databases|show|stats)\b)",
     re.MULTILINE,
@@ -40,8 +40,11 @@ def standard_input(command: Command, script: Script) -> Input:
             return Input(file=redirect.target)
     feeders = [script.commands[index] for index in command.feeders]
     if not feeders:
-        # A redirect of the whole group feeds it as well.
-        fed = any(not other.words and other.redirects for other in script.commands)
+        # A redirect of the whole group feeds it as well, and so does `exec < file`.
+        fed = any(
+            other.redirects and (not other.words or program_name(other) == "exec")
+            for other in script.commands
+        )
         return Input(effect="runs-input" if fed else "")
     return _fed_by(feeders)
 
@@ -57,3 +60,10 @@ def _fed_by(feeders: list[Command]) -> Input:
     if len(feeders) == 1 and programs <= {"echo", "printf"}:
         return Input(feeders[0].words[1:], effect="fed-words")
     return Input(effect="runs-input" if programs & _DECODERS else "fed-file")
+
+
+def feeds_dot_commands(command: Command, script: Script) -> bool:
+    """Whether a database shell is, or may be, fed commands that run programs."""
+    given = standard_input(command, script)
+    runs = any(_DOT_COMMAND.search(text.shown) for text in given.texts)
+    return runs or given.effect not in ("", "fed-words")

@@ -2,59 +2,56 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
-from kakoi.policy.judging.files import Files, fetches
+from kakoi.policy.judging.disguise import disguised, offers_options
+from kakoi.policy.judging.files import fetches
 from kakoi.policy.judging.folders import Folder, Folders
-from kakoi.policy.judging.inputs import DOT_COMMAND, standard_input
-from kakoi.policy.judging.naming import callable_functions, named, program_name
+from kakoi.policy.judging.inputs import feeds_dot_commands, standard_input
+from kakoi.policy.judging.naming import (
+    DELETERS,
+    callable_functions,
+    named,
+    program_name,
+    starts_itself_without_end,
+)
 from kakoi.policy.judging.paths import absolute
+from kakoi.policy.judging.texts import MAX_TEXTS, Context, Reading, readings, reads_in_its_own_way
 from kakoi.policy.judging.values import Values
-from kakoi.policy.judging.variables import Meaning, meaning_of
-from kakoi.policy.parsing.script import Assignment, Command, Redirect, Script, Unreadable
+from kakoi.policy.judging.variables import (
+    STATE_BUILTINS,
+    Meaning,
+    assigns_in_turn,
+    meaning_of,
+    setting_of,
+)
+from kakoi.policy.parsing.script import Assignment, Command, Redirect, Unreadable
 from kakoi.policy.programs import Effect, Invocation, invoke
 from kakoi.policy.reading.code_readers import code_effects
 from kakoi.policy.reading.effects import effects_of
-from kakoi.policy.reading.shell_readers import ASSIGNED, placeholder
 from kakoi.policy.rules import Verdict
-from kakoi.policy.syntax import parse
 from kakoi.policy.words import Expands, Expansion, Word, literal_word, make_word
 
 MAX_WRAPPERS: Final = 8
-_DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
-# Builtins that name variables without giving them a value.
-_KEEPING: Final = frozenset("export declare local readonly typeset unset".split())
-# Builtins that change the shell itself: behind `command` nobody follows what they do.
-_STATE_BUILTINS: Final = _KEEPING | frozenset(
-    "cd pushd popd read mapfile readarray getopts printf trap set shopt eval source hash".split()
-)
-
-
-@dataclass
-class Context:
-    """What a nested text shares with the text around it."""
-
-    files: Files
-    cwd: str
-    depth: int = 0
 
 
 class Judge:
     """Judges one script; a text inside it (`sh -c …`) gets a judge of its own, one level deeper."""
 
-    def __init__(self, context: Context, script: Script, outer: "Judge | None" = None) -> None:
+    def __init__(self, context: Context, reading: Reading, outer: "Judge | None" = None) -> None:
         self.context = context
         self.report = context.files.report
         self.hit = self.report.hit
         self.files = context.files
         self.policy = self.report.policy
-        self.script = script
+        self.script = script = reading.script
         self.outer = outer
-        self.values: Values = Values(script, outer.values.to_inherit() if outer else {})
+        inherited = outer.values.to_inherit() if outer else {}
+        self.values: Values = Values(script, inherited, posix=reading.posix)
         self.here = Folder(context.cwd)
         self.folders = Folders(context.cwd, script)
         self.functions = callable_functions(script)
+        self.offers_options = offers_options(script)
         self.index = 0
 
     def judge(self) -> None:
@@ -87,7 +84,7 @@ class Judge:
         first = command.words[0]
         if first.static and self.calls_function(first.static, first, command):
             return
-        if program_name(command) in _DELETERS:
+        if program_name(command) in DELETERS:
             for word in command.words[1:]:
                 if any(part.kind is Expands.COMMAND for part in word.expansions()):
                     self.hit("mass-delete", word)
@@ -118,6 +115,7 @@ class Judge:
             lenient = lenient or ("runs-project" if name.from_package else "")
             if name.effect:
                 self.runs_file(Effect(name.effect, words[0]), None)
+            if not name.program:
                 return
             program = name.program
         has_subcommands = program in self.policy.programs_with_subcommands
@@ -135,6 +133,8 @@ class Judge:
             self.listed(invocation, word, lenient)
         for effect in effects_of(invocation):
             self.effect(effect, invocation, command)
+        for operand in disguised(invocation) if self.offers_options else ():
+            self.hit("unclear-option", operand, invocation)
 
     def listed(self, invocation: Invocation, word: Word, lenient: str) -> None:
         """Is the program, with its subcommand, on the list?"""
@@ -165,8 +165,7 @@ class Judge:
         inside_function = judge.script.commands[judge.index].function != ""
         if not inside_function and judge.functions[name] > judge.index:
             return False
-        piped = any(program_name(self.script.commands[i]) == name for i in command.feeders)
-        if command.function == name and (piped or command.background):
+        if starts_itself_without_end(name, command, self.script):
             self.hit("fork-bomb", word)
         return True
 
@@ -178,11 +177,9 @@ class Judge:
             return
         word = literal_word(assignment.name, assignment.start, assignment.end)
         self.variable(assignment.name, assignment.value, word)
-        if self.script.evaluates and assignment.value is not None:
-            # A value may assign in its turn: `x='IFS=1'; ((x))`.
-            for name in re.findall(r"([A-Za-z_]\w*)\s*[-+*/%&|^]?=", assignment.value.shown):
-                if meaning_of(name, None) is Meaning.CHANGES:
-                    self.hit("arithmetic-text", word, subject=assignment.value.shown)
+        value = assignment.value
+        if self.script.evaluates and value is not None and assigns_in_turn(value):
+            self.hit("arithmetic-text", word, subject=value.shown)
 
     def variable(self, name: str, value: Word | None, word: Word) -> None:
         meaning = meaning_of(name, value)
@@ -235,9 +232,9 @@ class Judge:
         argv = effect.argv
         if effect.text == "xargs":
             argv = self.values.fed(argv, command)
-        if effect.text in ("xargs", "find") and (argv[0].static or "").split("/")[-1] in _DELETERS:
+        if effect.text in ("xargs", "find") and (argv[0].static or "").split("/")[-1] in DELETERS:
             self.hit("mass-delete", argv[0], invocation)
-        if invocation.program in ("command", "builtin") and argv[0].static in _STATE_BUILTINS:
+        if invocation.program in ("command", "builtin") and argv[0].static in STATE_BUILTINS:
             self.hit("wrapped-builtin", argv[0], invocation)
         lenient = effect.text if effect.text in ("runs-package", "runs-project") else ""
         self.context.depth += 1
@@ -245,10 +242,7 @@ class Judge:
         self.context.depth -= 1
 
     def runs_text(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        self.text(effect.word, invocation)
-
-    def runs_here(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        self.text(effect.word, invocation, same_shell=True)
+        self.text(effect.word, invocation, same_shell=effect.kind == "runs-here")
 
     def text(
         self, word: Word, invocation: Invocation | None = None, *, same_shell: bool = False
@@ -261,24 +255,39 @@ class Judge:
             kind = "download-run" if fetches(word, self.script) else "hidden-text"
             self.hit(kind, word, invocation)
             return
-        if self.context.depth >= MAX_WRAPPERS:
+        self.context.texts += 1
+        if self.context.depth >= MAX_WRAPPERS or self.context.texts > MAX_TEXTS:
             self.hit("wrapped-too-deep", word)
             return
-        script = parse(word.text)
-        if isinstance(script, Unreadable):
+        shell = "bash" if same_shell else invocation.program if invocation else "sh"
+        if reads_in_its_own_way(word.text, shell):
+            self.hit("other-shell", word, invocation, shell)
+        for reading in readings(word.text, shell):
+            self.reading(reading, word, invocation, same_shell=same_shell)
+
+    def reading(
+        self,
+        reading: Reading | Unreadable,
+        word: Word,
+        invocation: Invocation | None,
+        *,
+        same_shell: bool,
+    ) -> None:
+        """Judge one way in which a shell may read the text of `word`."""
+        if isinstance(reading, Unreadable):
             hint = "Write the inner command in plain shell, or run it without the wrapper."
-            reason = f"inside it, {script.reason}"
+            reason = f"inside it, {reading.reason}"
             self.report.find("unreadable", Verdict.DENY, word, word.shown[:40], reason, hint)
             return
         outside = [s for s in self.script.hidden if not word.start <= s[0] < word.end]
-        if script.evaluates and outside:
+        if reading.script.evaluates and outside:
             self.hit("arithmetic-text", word, invocation)
         self.context.depth += 1
         with self.report.pointing_at(word):
-            inner = Judge(self.context, script, self if same_shell else None)
+            inner = Judge(self.context, reading, self if same_shell else None)
             # A trap runs wherever the shell is when it goes off.
             folder = None if same_shell and self.values.moves else self.here.path
-            inner.folders = Folders(folder, script)
+            inner.folders = Folders(folder, reading.script)
             inner.judge()
         self.context.depth -= 1
 
@@ -299,9 +308,7 @@ class Judge:
 
     def runs_sql_input(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """A database shell that is fed commands: dot-commands among them run programs."""
-        given = standard_input(command, self.script)
-        runs = any(DOT_COMMAND.search(text.shown) for text in given.texts)
-        if runs or given.effect not in ("", "fed-words"):
+        if feeds_dot_commands(command, self.script):
             self.hit("runs-input", effect.word, invocation)
 
     def program_text(
@@ -319,11 +326,11 @@ class Judge:
         self.every_effect(code_effects(language, effect.word), invocation, command)
 
     def runs_module(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        """`python -m NAME`: judged as the program of that name, where the policy knows one."""
+        """`python -m NAME`, `pnpm NAME`: judged as the program of that name, if we know one."""
         if effect.word.static in self.policy.programs:
             self.runs(effect, invocation, command)
 
-    def loads_outside(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def loads_outside(self, effect: Effect, invocation: Invocation, _: Command) -> None:
         if self.files.comes_from_outside(effect.word, self.here):
             self.hit("loads", effect.word, invocation)
 
@@ -347,18 +354,11 @@ class Judge:
             self.text(literal_word(effect.text, effect.word.start, effect.word.end))
 
     def sets(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        word = effect.word
-        assigned = ASSIGNED.match(word.prefix)
-        if re.search(r"\[.*(?:\$|`)", word.static or "", re.DOTALL):
-            self.hit("hidden-text", word, invocation)
-        elif assigned:
-            self.variable(assigned[1], word.after(assigned.end()), word)
-        elif word.static is None:
-            self.hit("sets-unclear", word, invocation)
-        elif invocation.program not in _KEEPING or (
-            word.static in ("PATH", "IFS") and invocation.program not in ("export", "readonly")
-        ):
-            self.variable(word.static.split("[")[0], placeholder(word), word)
+        setting = setting_of(effect.word, invocation.program)
+        if setting.effect:
+            self.hit(setting.effect, effect.word, invocation)
+        elif setting.name:
+            self.variable(setting.name, setting.value, effect.word)
 
     def chdir(self, effect: Effect, invocation: Invocation, command: Command) -> None:
         """What follows in this command happens in another directory."""
@@ -371,29 +371,24 @@ class Judge:
     def sources(self, command: Command) -> list[Command]:
         return [command, *(self.script.commands[index] for index in command.feeders)]
 
-    def downloads(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def downloads(self, effect: Effect, *_: object) -> None:
         """A download under the name that its address ends with."""
-        self.files.downloads.add(absolute(effect.text, self.here.path or "/"))
+        self.files.download_names.add(effect.text)
 
 
 _HANDLERS: Final[dict[str, Callable[[Judge, Effect, Invocation, Command], None]]] = {
     "runs": Judge.runs,
-    "runs-shell": Judge.runs_text,
+    **dict.fromkeys(("runs-shell", "runs-here"), Judge.runs_text),
     "runs-stdin": Judge.runs_stdin,
-    "runs-file": Judge.runs_file,
-    "runs-code-file": Judge.runs_file,
+    **dict.fromkeys(("runs-file", "runs-code-file"), Judge.runs_file),
     **dict.fromkeys(("hidden-text", "unclear-program", "code-text"), Judge.unclear),
     "program-runs": Judge.program_runs,
     "sets": Judge.sets,
     "chdir": Judge.chdir,
-    "runs-here": Judge.runs_here,
     "downloads": Judge.downloads,
-    "runs-module": Judge.runs_module,
+    **dict.fromkeys(("runs-module", "runs-script"), Judge.runs_module),
     "runs-sql-input": Judge.runs_sql_input,
     "loads-outside": Judge.loads_outside,
     **{f"code-{language}": Judge.runs_code for language in ("node", "python", "ruby", "php")},
-    "reads": Judge.path,
-    "writes": Judge.path,
-    "deletes": Judge.path,
-    "links": Judge.path,
+    **dict.fromkeys(("reads", "writes", "deletes", "links"), Judge.path),
 }

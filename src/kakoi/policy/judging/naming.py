@@ -24,13 +24,14 @@ _VERSIONED: Final = re.compile(
     r"(python|pip|pypy|php|ruby|node|gcc|g\+\+|clang|clang\+\+|clang-format|clang-tidy|cpp)"
     r"(?:3?-?\d+(?:\.\d+)*)"
 )
+DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
 # A project's own copy of its build tool, by the name of the tool.
 _BUILD_WRAPPERS: Final = frozenset({"gradlew", "mvnw"})
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """`program` is the name to judge by; without one, `effect` says what the path is."""
+    """`program` is the name to judge by; `effect` says what the path is if it is no system's."""
 
     program: str = ""
     effect: str = ""
@@ -43,15 +44,15 @@ def named(text: str, folder: str | None, roots: tuple[str, ...], known: frozense
     versioned = _VERSIONED.fullmatch(name)
     name = versioned[1] if versioned else name
     system = directory in _SYSTEM_FOLDERS or _CONDA_FOLDER.fullmatch(directory)
-    if not directory or system or name in known:
-        return Named(name)
-    if name in _BUILD_WRAPPERS and directory in (".", ".."):
+    if not directory or system or (name in _BUILD_WRAPPERS and directory in (".", "..")):
         return Named(name)
     path = absolute(text, folder or "/")
     inside = any(within(path, root) for root in (*roots, *SCRATCH))
     if inside and _PACKAGE_FOLDER.fullmatch(directory):
         return Named(name, from_package=True)
-    return Named(effect="runs-file" if inside else "runs-elsewhere")
+    # A file that is named like a restricted program may be that program, or anything else.
+    known_name = name if name in known else ""
+    return Named(known_name, effect="runs-file" if inside else "runs-elsewhere")
 
 
 def program_name(command: Command) -> str:
@@ -86,3 +87,9 @@ def callable_functions(script: Script) -> dict[str, int]:
     if None in gone:
         return {}
     return {n: before for n, before in functions.items() if before <= first_use and n not in gone}
+
+
+def starts_itself_without_end(name: str, command: Command, script: Script) -> bool:
+    """Whether a function calls itself in the background or in a pipe."""
+    piped = any(program_name(script.commands[index]) == name for index in command.feeders)
+    return command.function == name and (piped or command.background)

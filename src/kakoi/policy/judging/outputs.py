@@ -36,6 +36,16 @@ _PATH_GIT: Final = frozenset("ls-files diff ls-tree".split())
 _FIND_PRINTS_MORE: Final = frozenset(
     "-printf -fprintf -exec -execdir -ok -okdir -ls -files0-from".split()
 )
+# Options with which it prints other words than names of files.
+_PRINTS_MORE: Final = {
+    "ls": re.compile(r"-[A-Za-z]*[lsignoZ]|--(?:form|time|quot|size|inode|hyper|context)"),
+    "fd": re.compile(r"-[A-Za-z]*[lxX]|--(?:form|exec|list|path-s|hyper)"),
+    "grep": re.compile(r"--lab"),
+    "rg": re.compile(r"--(?:path-s|hyper|json)"),
+}
+_GIT_PRINTS_MORE: Final = re.compile(
+    r"--(?!diff-filter=|exclude=|abbrev=)[\w-]+=|--(?:form|line-p|src|dst)"
+)
 # Programs that pass lines on as they are, if they read nothing but their input.
 _SIEVES: Final = frozenset("head tail sort uniq wc".split())
 
@@ -58,7 +68,9 @@ def printed_by(command: Command) -> str | None:
     if program == "find":
         return PATH_BELOW if _searches_below(words) else None
     if program in ("ls", "fd") or (program in ("grep", "rg") and _lists_files(words)):
-        return PATH_BELOW if all(_stays_below(word) for word in words) else None
+        more = _PRINTS_MORE[program]
+        plain = all(_stays_below(word) and not more.match(word.prefix) for word in words)
+        return PATH_BELOW if plain else None
     if program == "go" and len(words) == 2 and words[0].static == "env":
         return _ELSEWHERE if _plain(words) else None
     if program == "npm" and len(words) == 1 and words[0].static in ("root", "prefix"):
@@ -101,11 +113,14 @@ def _plain(words: Sequence[Word]) -> bool:
 def _printed_by_git(words: Sequence[Word]) -> str | None:
     texts = [word.static or "" for word in words]
     sub = next((text for text in texts if not text.startswith("-")), "")
-    if sub in _PATH_GIT and not any(re.search("format|prefix", text) for text in texts):
+    if sub in _PATH_GIT and not any(map(_GIT_PRINTS_MORE.match, texts)):
         # Without the option, the lines of the files themselves are in a diff.
         return PATH_BELOW if sub != "diff" or "--name-only" in texts else None
     refs = [word for word in words if not _PLAIN_REF.fullmatch(word.static or " ")]
     if sub not in _PLAIN_GIT or not _plain(refs):
+        return None
+    # It prints an option that it does not know as it is.
+    if sub == "rev-parse" and any(re.match(r"-[^-]", text) for text in texts):
         return None
     if sub == "log" and not any(re.search(r"=(?:format:)?%[hH]$", text) for text in texts):
         return None

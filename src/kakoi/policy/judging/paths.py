@@ -25,22 +25,31 @@ _SECRET: Final = re.compile(
     r"|^/etc/(?:shadow|gshadow|sudoers|passwd|master\.passwd|ssh|krb5\.keytab)[^/]*(?:$|/)"
     r"|^(?:/home/[^/]+|/root)/(?:\.npmrc|\.cargo/credentials[^/]*|\.gem/credentials|\.m2/settings\.xml)$"
     r"|docker\.sock$|containerd\.sock$"
-    r"|^/proc/(?:[^/]+/(?:environ|mem|maps|fd|root|cwd|cmdline)|kcore|kmem)(?:/|$)"
+    r"|^/proc/(?:[^/]+/(?:task/[^/]+/)?(?:environ|mem|maps|fd|root|cwd|cmdline)|kcore|kmem)(?:/|$)"
     r"|^/(?:run|var/run)/secrets|^/dev/(?:mem|kmem|port|sd|nvme|vd|xvd|hd|disk|mapper|loop|dm-)"
     r"|\.bash_history$|\.zsh_history$"
+    r"|(?:^|/)\.(?:terraform\.d/credentials|claude/\.credentials|codex/auth|local/share/keyrings|password-store)"
+    r"|^/etc/(?:kubernetes/[^/]*\.conf|ssl/private|rancher)(?:$|/)"
 )
 _GIT_INTERNALS: Final = re.compile(
-    r"(?:^|/)\.git(?:/(?:hooks|config|info|modules|objects|refs|HEAD)(?:/|$)|/?$)"
+    r"(?:^|/)\.git(?:/(?:hooks|config(?:\.worktree)?|commondir|info|modules|worktrees|objects|refs)(?:/|$)|/?$)"
+    # What holds a HEAD is a repository to git, with settings of its own.
+    r"|/HEAD$"
 )
+# A name that bash before 5.2, and every other shell, may take for the directory above.
+_CLIMBING: Final = re.compile(r"(?:^|/)(\.[^/]*[*?\[][^/]*)(?=/|$)")
 
 
 _LONGEST_PATH: Final = 4096
+_STAND_IN: Final = "\0"
 # What a glob may stand for: `cat /etc/shado?`.
 _KNOWN_SECRETS: Final = tuple(
-    "/etc/shadow /etc/passwd /etc/sudoers /etc/gshadow /home/user/.ssh/id_rsa "
-    "/home/user/.ssh/id_ed25519 "
-    "/home/user/.aws/credentials /home/user/.netrc /home/user/.git-credentials /home/user/.npmrc "
-    "/proc/self/environ /root/.ssh/id_rsa".split()
+    tuple(path.split("/"))
+    for path in (
+        "/etc/shadow /etc/passwd /etc/sudoers /etc/gshadow /home/*/.ssh/id_rsa "
+        "/home/*/.ssh/id_ed25519 /home/*/.aws/credentials /home/*/.netrc "
+        "/home/*/.git-credentials /home/*/.npmrc /proc/*/environ /proc/*/maps /root/.ssh/id_rsa"
+    ).split()
 )
 
 
@@ -65,6 +74,8 @@ def locate(word: Word, cwd: str | None, roots: tuple[str, ...]) -> Location:
     if not known:
         return Location.UNCLEAR if word.shape is None else Location.INSIDE
     if cwd is None and not known.startswith("/"):
+        return Location.UNCLEAR
+    if word.glob and any(fnmatchcase("..", name) for name in _CLIMBING.findall(known)):
         return Location.UNCLEAR
     path = absolute(known, cwd or "/")
     if within(path, "/dev") and not within(path, "/dev/shm"):  # noqa: S108
@@ -97,17 +108,56 @@ def _device(path: str) -> Location:
 
 def is_secret(word: Word, cwd: str | None) -> bool:
     """Whether reading `word` would show a credential or another process's memory."""
-    known = word.shape if word.shape is not None else word.prefix
+    known = word.shape if word.shape is not None else _with_stand_ins(word)
     if not known or len(known) > _LONGEST_PATH:
         return False
     if word.tilde or known.startswith("~"):
         known = re.sub(r"^~[^/]*", "/home/user", known)
     elif known.startswith("$HOME"):
         known = "/home/user" + known[5:]
+    # The directory of descriptors is a link, so `..` in it leads to the process.
+    known = re.sub(r"^/+dev/+fd(?=/)", "/proc/self/fd", known)
     path = absolute(known, cwd or "/nowhere")
-    if word.glob and any(fnmatchcase(secret, path) for secret in _KNOWN_SECRETS):
+    if word.glob and _may_stand_for_secret(path):
         return True
-    return bool(_SECRET.search(path))
+    return bool(_SECRET.search(path.replace(_STAND_IN, "x"))) or _begins_secret(path)
+
+
+def _with_stand_ins(word: Word) -> str:
+    """The text of a word, with a stand-in for each part that only the run will tell."""
+    if not word.prefix and not any(type(part) is Literal for part in word.parts):
+        return ""
+    return "".join(
+        part.text
+        if isinstance(part, Literal)
+        else (part.name if part.kind is Expands.SHAPE else "$HOME" if _is_home(part) else _STAND_IN)
+        for part in word.parts
+    )
+
+
+def _is_home(part: Expansion) -> bool:
+    return part.name == "HOME" and not part.operator
+
+
+def _may_stand_for_secret(path: str) -> bool:
+    pieces = path.split("/")
+    return any(
+        len(secret) == len(pieces)
+        and all(
+            known == "*" or fnmatchcase(known, piece)
+            for known, piece in zip(secret, pieces, strict=True)
+        )
+        for secret in _KNOWN_SECRETS
+    )
+
+
+def _begins_secret(path: str) -> bool:
+    """`/etc/sha…`: what is known of the last name begins like that of a secret."""
+    begun, stand_in, rest = path.partition(_STAND_IN)
+    folder, _, name = begun.rpartition("/")
+    return bool(stand_in and name and not rest) and any(
+        "/".join(secret[:-1]) == folder and secret[-1].startswith(name) for secret in _KNOWN_SECRETS
+    )
 
 
 def absolute(path: str, cwd: str) -> str:

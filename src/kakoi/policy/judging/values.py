@@ -19,13 +19,20 @@ from kakoi.policy.words import Expands, Expansion, Literal, Part, Word, make_wor
 
 MAX_VARIANTS: Final = 16
 _MAX_DEPTH: Final = 4
+_MAX_PARTS: Final = 500
+_MAX_ELEMENTS: Final = 128
 _NUMBERS: Final = frozenset("? # $ RANDOM SECONDS LINENO UID EUID PPID BASHPID".split())
+_NUMBERS_OF_BASH: Final = frozenset("RANDOM SECONDS UID EUID BASHPID".split())
 # What the environment surely gives, by shape. The home directory is outside, wherever it is.
 _GIVEN: Final = {"PWD": ".", "TMPDIR": "/tmp", "HOME": "/home/user", "USER": "_", "LOGNAME": "_"}  # noqa: S108
 # Names the shell fills by itself, or that mean more than their text.
 _SPECIAL: Final = frozenset("REPLY MAPFILE OPTARG OPTIND _ IFS PWD OLDPWD DIRSTACK COPROC".split())
 _FILLING: Final = frozenset(
     "read mapfile readarray getopts printf wait declare local export typeset readonly unset".split()
+)
+# Before these an assignment stays, in any shell but bash.
+_SPECIAL_BUILTINS: Final = frozenset(
+    ": . break continue eval exec exit return set shift times trap unset".split()
 )
 _DECLARING: Final = frozenset("declare local export typeset readonly".split())
 _MOVING: Final = frozenset("cd pushd popd".split())
@@ -54,8 +61,13 @@ class Variable:
 class Values:
     """The values a script gives to its variables."""
 
-    def __init__(self, script: Script, inherited: Mapping[str, Variable]) -> None:
+    def __init__(
+        self, script: Script, inherited: Mapping[str, Variable], *, posix: bool = False
+    ) -> None:
         self.script = script
+        # Another shell than bash has no `RANDOM`: there it is what anybody made of it, or nothing.
+        self.numbers = _NUMBERS - _NUMBERS_OF_BASH if posix else _NUMBERS
+        self.parts_left = 0
         self.known: dict[str, Variable] = dict(inherited)
         # Arrays that one certain assignment sets and nothing else touches, and which command does.
         self.arrays: dict[str, tuple[int, tuple[Word, ...]]] = {}
@@ -69,6 +81,8 @@ class Values:
                     # `x=a cmd` sets nothing for the words of this text, but for a function's body.
                     value = None if assignment.value is None else (assignment.value,)
                     self._add(assignment.name, Variable(value))
+                elif posix and _program(command) in _SPECIAL_BUILTINS:
+                    self._add(assignment.name, Variable(None))
             for name in _names_filled(command):
                 self._add(name, Variable(None))
         for binding in script.bindings:
@@ -128,7 +142,7 @@ class Values:
         if all(word.text is not None for word in words):
             yield words
             return
-        names = sorted({name for word in words for name in self._names(word, 0)})
+        names = sorted(self._names(words))
         choices = [self._choices(name, index) for name in names]
         total = 1
         for choice in choices:
@@ -145,19 +159,25 @@ class Values:
         values = variable.values or ()
         return values if variable.surely_set(index) else (*values, _NOTHING)
 
-    def _names(self, word: Word, depth: int) -> Iterator[str]:
-        for part in word.expansions():
-            variable = self.known.get(part.name) if part.kind is Expands.VARIABLE else None
-            if variable is not None and variable.values is not None and depth < _MAX_DEPTH:
-                yield part.name
-                for value in variable.values:
-                    yield from self._names(value, depth + 1)
-            if part.operand is not None and depth < _MAX_DEPTH:
-                yield from self._names(part.operand, depth + 1)
+    def _names(self, words: tuple[Word, ...]) -> set[str]:
+        """The variables that decide what the words become, each looked into once."""
+        names: set[str] = set()
+        for _ in range(_MAX_DEPTH):
+            parts = [part for word in words for part in word.expansions()]
+            inner = [part.operand for part in parts if part.operand is not None]
+            used = {part.name for part in parts if part.kind is Expands.VARIABLE}
+            for name in (used & self.known.keys()) - names:
+                values = self.known[name].values
+                if values is not None:
+                    names.add(name)
+                    inner.extend(values)
+            words = tuple(inner)
+        return names
 
     def _resolve(self, word: Word, setting: Mapping[str, Word], index: int) -> list[Word]:
         if word.text is not None:
             return [word]
+        self.parts_left = _MAX_PARTS
         only = word.parts[0] if len(word.parts) == 1 else None
         if isinstance(only, Expansion) and only.operator == "[@]" and only.name in self.arrays:
             return self._elements(only, word, index)
@@ -166,12 +186,12 @@ class Values:
             for part in word.parts
             for each in (self._expand(part, setting, 0) if isinstance(part, Expansion) else [part])
         ]
-        return _split(parts, word)
+        return _split(parts, word) if self.parts_left > 0 else [word]
 
     def _elements(self, part: Expansion, word: Word, index: int) -> list[Word]:
         """The words that `"${a[@]}"` is in command `index`; without quotes they are split again."""
         since, elements = self.arrays[part.name]
-        if since >= index:
+        if since >= index or len(elements) > _MAX_ELEMENTS:
             return [word]
         if part.quoted:
             return list(elements)
@@ -181,7 +201,9 @@ class Values:
         return [each for text in texts for each in _split([text], word)]
 
     def _expand(self, part: Expansion, setting: Mapping[str, Word], depth: int) -> list[Part]:
-        if depth > _MAX_DEPTH:
+        # A value made of values made of values can be larger than any memory.
+        self.parts_left -= 1
+        if depth > _MAX_DEPTH or self.parts_left <= 0:
             return [part]
         if part.kind is Expands.ARITHMETIC:
             return [_shape("0", part)]
@@ -212,7 +234,7 @@ class Values:
             return [part] if part.name in _GIVEN else self._operand(part, setting, depth)
         if part.operator or (part.name == "PWD" and depth > 0 and self.moves):
             return [part]
-        given = "0" if part.name in _NUMBERS else _GIVEN.get(part.name)
+        given = "0" if part.name in self.numbers else _GIVEN.get(part.name)
         return [part] if given is None else [_shape(given, part)]
 
     def _value(

@@ -2,10 +2,19 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from kakoi.policy.reading.shell_readers import ASSIGNED, placeholder
 from kakoi.policy.words import Expansion, Word
+
+# Builtins that name variables without giving them a value.
+NAMING_BUILTINS: Final = frozenset("export declare local readonly typeset unset".split())
+# Builtins that change the shell itself: behind `command` nobody follows what they do.
+STATE_BUILTINS: Final = NAMING_BUILTINS | frozenset(
+    "cd pushd popd read mapfile readarray getopts printf trap set shopt eval source hash".split()
+)
 
 # Set, they make the shell, the loader, git or an interpreter run or read something else.
 _DENIED: Final = re.compile(
@@ -20,12 +29,28 @@ _DENIED: Final = re.compile(
     r"|DOTNET_STARTUP_HOOKS|CORECLR_.*|CMAKE_.*(?:COMPILER|LAUNCHER|TOOLCHAIN).*|PYTHONPYCACHEPREFIX|LESSKEY.*|GOTOOLDIR|DOCKER_HOST|KUBECONFIG|DBUS_.*|XDG_CONFIG_DIRS|XDG_DATA_DIRS|BASH|COMP_.*|PIPESTATUS|DIRSTACK|FUNCNAME"
     r"|AWKPATH|AWKLIBPATH|GREP_OPTIONS|SVN_SSH|CVS_RSH|RSYNC_RSH|EMACSLOADPATH|VIMINIT|EXINIT|INPUTRC"
     r"|HOSTALIASES|RESOLV_.*|LOCALDOMAIN|MALLOC_.*|GCC_EXEC_PREFIX|COMPILER_PATH|COLLECT_.*|DEPENDENCIES_OUTPUT"
-    r"|NPM_CONFIG_(?:SCRIPT_SHELL|NODE_OPTIONS|GIT|GLOBALCONFIG|USERCONFIG|PREFIX|SHELL)"
+    r"|NPM_CONFIG_(?:SCRIPT_SHELL|NODE_OPTIONS|GIT|GLOBALCONFIG|USERCONFIG|PREFIX|SHELL|NODE_GYP|INIT_MODULE|VIEWER)"
     r"|PIP_CONFIG_FILE|UV_CONFIG_FILE|GRADLE_USER_HOME|ANT_ARGS|M2_HOME|FZF_.*|TMUX|PSQLRC"
+    # Programs that are started, or options that are read, instead of those in the text.
+    r"|GOCACHEPROG|GOAUTH|PKG_CONFIG|JAVACMD|RUSTFMT|RUBYSHELL|FCEDIT|.*_SYMBOLIZER_PATH|PYTHONEXECUTABLE|PYTHONPLATLIBDIR"
+    r"|CARGO_ALIAS_.*|CARGO_.*CREDENTIAL.*|CCC_OVERRIDE_OPTIONS|CC_(?:PRINT|LOG).*|SUNPRO_DEPENDENCIES|TAPE|ZIPOPT|UNZIP(?:OPT)?|ZIPINFO(?:OPT)?"
+    r"|ACK_OPTIONS|ACKRC|BAT_CONFIG_.*|BUN_OPTIONS|YARN_(?:YARN_PATH|RC_FILENAME|PLUGINS.*)|TS_NODE_(?:COMPILER|TRANSPILER|REQUIRE)"
+    # With them the text of `$"…"` comes out of a file.
+    r"|TEXTDOMAIN(?:DIR)?"
 )
 _ASKED: Final = re.compile(
-    r"HOME|XDG_CONFIG_HOME|PYTHONPATH|CLASSPATH|GOFLAGS|.*_OPTS|RUSTFLAGS|CGO_.*|.*FLAGS"
+    r"HOME|XDG_CONFIG_HOME|PYTHONPATH|CLASSPATH|GOFLAGS|.*_OPTS|RUSTFLAGS|CGO_.*|.*FLAGS|MAVEN_ARGS"
 )
+# Asked about by their value: what it may be without a question.
+_ASKED_BY_VALUE: Final = {
+    # `category` may be a class of any module.
+    "PYTHONWARNINGS": re.compile(r"[\w:, ]*"),
+    "PYTEST_ADDOPTS": re.compile(r"(?!.*(?:\.\.|~|(?:^|[=\s'\"])/))[^\0]*", re.DOTALL),
+    **dict.fromkeys(
+        ("JAVA_HOME", "DOTNET_ROOT", "UV_PYTHON"),
+        re.compile(r"(?:(?:/usr|/opt|/Library|/nix)/(?!.*\.\.).*)?|[\w.@+-]*"),
+    ),
+}
 _COMPILERS: Final = re.compile(
     r"CC|CXX|LD|AR|AS|NM|RANLIB|STRIP|CPP|FC|HOSTCC|HOSTCXX|RUSTC_LINKER"
 )
@@ -46,14 +71,20 @@ _HARMLESS_VALUES: Final[Mapping[str, re.Pattern[str]]] = {
         r"|no-experimental-[\w-]+|preserve-symlinks|expose-gc|throw-deprecation)(?:=[\w.:-]+)?\s*)*"
     ),
     "off": re.compile(r"none|true|false|\d*"),
-    "make": re.compile(r"(?:-?j ?\d*|-[ks]|--no-print-directory|\s)*"),
+    "make": re.compile(r"(?:-?j\d*|\d+|-[ks]|--no-print-directory|\s)*"),
     "java": re.compile(r"(?:-X(?:mx|ms|ss)\w+|-D[\w.]+=[\w.:/-]*|\s)*"),
     "flags": re.compile(r"(?!.*(?:exec|linker|plugin|wrapper|agent|-B|@|load|init)).*", re.DOTALL),
 }
 
 
+# A longer value is nothing that anybody types, and a pattern could take minutes over it.
+_LONGEST_VALUE: Final = 1000
 # Lists of directories, and single ones: fine inside the workspace.
-_SEARCHED: Final = frozenset("PYTHONPATH CLASSPATH TMPDIR TMP TEMP BUNDLE_GEMFILE".split())
+_SEARCHED: Final = frozenset(
+    "PYTHONPATH CLASSPATH TMPDIR TMP TEMP BUNDLE_GEMFILE PIP_TARGET PIP_PREFIX PIP_ROOT PIP_SRC "
+    "PIP_LOG COVERAGE_FILE CARGO_TARGET_DIR CARGO_INSTALL_ROOT GOBIN UV_TOOL_BIN_DIR "
+    "UV_PROJECT_ENVIRONMENT".split()
+)
 # What `HOME="$HOME"` looks like once its value is filled in.
 _ITS_OWN: Final = {"HOME": "/home/user"}
 # Assigning to these evaluates the text as arithmetic.
@@ -99,9 +130,17 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
         return Meaning.PATHS
     if name in ("HOME", "XDG_CONFIG_HOME"):
         return Meaning.ASK
+    if name in _ASKED_BY_VALUE:
+        return Meaning.HARMLESS if _ASKED_BY_VALUE[name].fullmatch(shown) else Meaning.ASK
     if _ASKED.fullmatch(name):
         return Meaning.HARMLESS if _HARMLESS_VALUES["flags"].fullmatch(shown) else Meaning.ASK
     return Meaning.HARMLESS
+
+
+def assigns_in_turn(value: Word) -> bool:
+    """Whether arithmetic that evaluates the value would change a meaning: `x='IFS=1'; ((x))`."""
+    names = re.findall(r"([A-Za-z_]\w*)\s*[-+*/%&|^]?=", value.shown)
+    return any(meaning_of(name, None) is Meaning.CHANGES for name in names)
 
 
 def _only(value: Word) -> str | None:
@@ -114,4 +153,34 @@ def _harmless(name: str, shown: str) -> bool:
     if _IDENTITY.fullmatch(name):
         return True
     kind = next((kind for named, kind in _JUDGED_BY_VALUE.items() if named.fullmatch(name)), "")
-    return bool(kind) and _HARMLESS_VALUES[kind].fullmatch(shown) is not None
+    return (
+        bool(kind)
+        and len(shown) <= _LONGEST_VALUE
+        and _HARMLESS_VALUES[kind].fullmatch(shown) is not None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A variable that a word names, with its new value; or the effect of a word that names none."""
+
+    name: str = ""
+    value: Word | None = None
+    effect: str = ""
+
+
+def setting_of(word: Word, program: str) -> Setting:
+    """What `NAME`, `NAME=value` or `NAME[0]` sets as an argument of `program`."""
+    assigned = ASSIGNED.match(word.prefix)
+    if re.search(r"\[.*(?:\$|`)", word.static or "", re.DOTALL):
+        return Setting(effect="hidden-text")
+    if assigned:
+        return Setting(assigned[1], word.after(assigned.end()))
+    if word.static is None:
+        return Setting(effect="sets-unclear")
+    # `unset 'PATH[0]'` takes the whole of it away.
+    name = word.static.split("[")[0]
+    keeps = program in NAMING_BUILTINS and (
+        name not in ("PATH", "IFS") or program in ("export", "readonly")
+    )
+    return Setting() if keeps else Setting(name, placeholder(word))

@@ -33,7 +33,8 @@ _QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _HEREDOC: Final = re.compile(r"<<-?[ \t]*\\?(['\"]?)([\w.-]+)\1")
 _ARITHMETIC: Final = re.compile(r"\(\(([^()]*)")
 _OPERATORS: Final = re.compile(r"[-+*/%&|^<>=?:,]")
-_CHAINED: Final = re.compile(r"(\|\|?|&&)|([;\n])")
+# Blank lines are one end of a line, and blanks before it belong to it.
+_CHAINED: Final = re.compile(r"(\|\|?|&&)|;|(?<!\s)\s*\n\s*")
 
 
 def guard(text: str) -> Unreadable | None:
@@ -83,9 +84,7 @@ def _too_large(text: str) -> Unreadable | None:
     for found in _CHAINED.finditer(bare):
         if found[1]:
             chain, joined = chain + 1, True
-        elif not (
-            found[2] == "\n" and joined and not bare[: found.start()].rstrip()[-1:].isalnum()
-        ):
+        elif not (joined and found[0][0] == "\n" and not bare[found.start() - 1].isalnum()):
             chain, joined = 0, False
         if chain > MAX_CHAIN:
             return Unreadable(f"more than {MAX_CHAIN} commands in one chain; split it up", 0, 0)

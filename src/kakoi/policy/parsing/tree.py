@@ -8,11 +8,20 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kakoi.policy.parsing.script import Assignment, Binding, Definition, Redirect, Script, Trap
-from kakoi.policy.parsing.tree_words import arithmetic, heredoc, plain_word, test, word
+from kakoi.policy.parsing.tree_words import (
+    arithmetic,
+    heredoc,
+    note_half,
+    plain_word,
+    test,
+    word,
+)
 from kakoi.policy.parsing.walking import Node, UnknownConstruct, Walk
 from kakoi.policy.words import Word, brace_words
 
 __all__ = ["UnknownConstruct", "script_of"]
+
+_DECLARING: Final = frozenset("declare local typeset readonly export".split())
 
 
 def script_of(text: str, tree: Node) -> Script:
@@ -77,7 +86,16 @@ def _simple(walk: Walk, args: list[Node], assigns: list[Node], redirs: list[Node
     assignments = tuple(_assignment(walk, each) for each in assigns)
     words = tuple(w for arg in args for w in brace_words(word(walk, arg, index)))
     redirects = tuple(_redirect(walk, each, index) for each in redirs)
+    # `\\declare -i` is a command like any other to the parser.
+    if words and words[0].static in _DECLARING:
+        _note_integers(walk, words[1:])
     walk.fill(index, words, assignments, redirects)
+
+
+def _note_integers(walk: Walk, words: Iterable[Word]) -> None:
+    """`declare -i` makes every value arithmetic."""
+    if any(each.prefix.startswith("-") and "i" in each.prefix for each in words):
+        walk.arithmetic = True
 
 
 def _declaration(walk: Walk, node: Node, redirs: list[Node]) -> None:
@@ -97,9 +115,7 @@ def _declaration(walk: Walk, node: Node, redirs: list[Node]) -> None:
                 words.extend(brace_words(word(walk, arg["Value"])))
         else:
             assignments.append(_assignment(walk, arg))
-    # `declare -i` makes every value arithmetic.
-    if any(each.prefix.startswith("-") and "i" in each.prefix for each in words[1:]):
-        walk.arithmetic = True
+    _note_integers(walk, words[1:])
     redirects = tuple(_redirect(walk, each, index) for each in redirs)
     walk.fill(index, tuple(words), tuple(assignments), redirects)
 
@@ -108,6 +124,8 @@ def _assignment(walk: Walk, node: Node) -> Assignment:
     walk.known(node, "Append Name Index Value Array")
     arithmetic(walk, node.get("Index"))
     value = word(walk, node["Value"]) if node.get("Value") else None
+    if value is not None:
+        note_half(walk, value)
     elements: list[Word] = []
     for element in (node.get("Array") or {}).get("Elems") or []:
         walk.known(element, "Index Value")

@@ -18,7 +18,9 @@ from kakoi.policy.words import (
 )
 
 # Text that bash's arithmetic would run when a variable holding it is evaluated: `a[$(cmd)]`.
-_HIDDEN: Final = re.compile(r"\$\(|`|\$\{|\\(?:x24|x60|0?44|0?140|u0024)")
+_HIDDEN: Final = re.compile(
+    r"\$\(|`|\$\{|\\(?:x24|x60|0*44|0*140|[uU]0*(?:24|60)(?![0-9a-fA-F]))|^\$$"
+)
 _ASSIGNED_IN_TEXT: Final = re.compile(
     r"([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|([A-Za-z_]\w*)(?:\+\+|--)"
 )
@@ -187,6 +189,12 @@ def _note_hidden(walk: Walk, made: Word) -> None:
     text = made.shown
     if ("$" in text or "`" in text or "\\" in text) and _HIDDEN.search(text):
         walk.hidden.append((text[:40], made.start, made.end))
+
+
+def note_half(walk: Walk, value: Word) -> None:
+    """Remember a value that may become such a text beside another one: `x='a[$'`."""
+    if any(type(part) is Literal and part.text.endswith("$") for part in value.parts):
+        walk.hidden.append((value.shown[:40], value.start, value.end))
 
 
 # ── expressions ──────────────────────────────────────────────────────────────────────────────

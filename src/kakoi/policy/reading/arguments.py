@@ -24,7 +24,9 @@ class Spec:
     end at the first operand), `single` (`-name value`, no clusters). Behind one of `stops` all
     words are operands. `skip` operands stand before what `operands` speaks of, unless one of
     `pattern_options` took their place. `anywhere`: the options before a subcommand may stand
-    behind it as well. `bare`: the subcommand that it runs if none is given. `one_dash` are
+    behind it as well. `bare`: the subcommand that it runs if none is given. `other`: what the
+    operands of a subcommand are that is neither known nor one of its `own`. `any_dash`: one dash
+    does for a long option. `one_dash` are
     spellings of several letters behind one dash. A `strict` spec knows every option: another one
     is an effect by itself.
     """
@@ -46,6 +48,9 @@ class Spec:
     subcommands: Mapping[str, "Spec"] = field(default_factory=dict)
     bare: str = ""
     spellings: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+    other: str = ""
+    any_dash: bool = False
 
     @property
     def has_traps(self) -> bool:
@@ -114,6 +119,8 @@ class _Reader:
             elif known == "-" and word.text is not None:
                 self.operands.append(word)
             else:
+                if word.glob and "=" not in known:
+                    self.unsure.append(word)  # a file may be named like any option
                 self.option(word, known)
                 if self.spec.stops and not self.spec.stops.isdisjoint(self.options[-1].names):
                     self.operands.extend(words[self.at :])
@@ -122,16 +129,18 @@ class _Reader:
     def option(self, word: Word, known: str) -> None:
         if known[:2] == "--" or self.spec.style == "single":
             self.long(word, known)
+        elif self.spec.any_dash and "-" + known.partition("=")[0] in self.spec.spellings:
+            self.long(word, known, dash="-")
         else:
             self.cluster(word, known)
 
-    def long(self, word: Word, known: str) -> None:
+    def long(self, word: Word, known: str, *, dash: str = "") -> None:
         name, equals, _ = known.partition("=")
         if self.spec.style == "single" and ":" in name:
             name, equals = name.partition(":")[:2]
         if word.text is None and not equals:
             self.unsure.append(word)
-        names = self.possible(name)
+        names = self.possible(dash + name)
         value = word.after(len(name) + 1) if equals else None
         if value is None and not self.spec.values.isdisjoint(names):
             value = self.next_word()

@@ -1,5 +1,6 @@
 """Readers for programs that carry a program of another language: sed, awk, `python -c`."""
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,6 +16,9 @@ from kakoi.policy.reading.shell_readers import ASSIGNED, Reader
 from kakoi.policy.words import STDIN_NAMES, Expansion, Word, literal_word
 
 _LONGEST_SCRIPT: Final = 16 * 1024
+_DESCRIPTOR: Final = re.compile(r"^/{1,2}(?:dev|proc)/.*fd/")
+# Modules that run what they are fed, or a program that is named behind them.
+_RUNNING_MODULES: Final = frozenset("asyncio code codeop IPython ptpython bpython idlelib".split())
 
 
 def _embedded(found: Iterable[EmbeddedEffect], word: Word) -> list[Effect]:
@@ -127,8 +131,11 @@ def code_reader(language: str) -> Reader:
             "-m", "--version", "-V", "-v", "--help", "-h", "--check", "--test"
         ):
             return found
-        if not arguments.operands or arguments.operands[0].static in STDIN_NAMES:
+        file = posixpath.normpath(arguments.operands[0].static or "") if arguments.operands else "-"
+        if file in STDIN_NAMES:
             found.append(Effect("runs-stdin", invocation.words[0], text=language))
+        elif _DESCRIPTOR.search(file):
+            found.append(Effect("runs-input", arguments.operands[0]))
         else:
             found.append(Effect("runs-code-file", arguments.operands[0], text=language))
             found.extend(framework_code(language, arguments.operands))
@@ -153,6 +160,10 @@ def _module(module: Word, operands: tuple[Word, ...]) -> list[Effect]:
     """`python -m MODULE …`: many modules are programs of that name."""
     if module.static in ("venv", "virtualenv", "zipfile", "tarfile", "json.tool"):
         return [Effect("writes", word) for word in operands if word.prefix[:1] != "-"]
+    if module.static in _RUNNING_MODULES:
+        return [Effect("runs-input", module)]
+    if module.static in ("runpy", "trace", "profile"):
+        return [Effect("unclear-program", module)]
     if module.static == "timeit":
         return [effect for word in operands for effect in code_effects("python", word)]
     return [Effect("runs-module", module, (module, *operands))]

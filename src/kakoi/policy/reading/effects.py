@@ -11,6 +11,7 @@ from kakoi.policy.reading.arguments import Option
 from kakoi.policy.reading.code_readers import CODE_READERS
 from kakoi.policy.reading.shell_readers import SHELL_READERS, Reader
 from kakoi.policy.reading.tool_readers import TOOL_READERS
+from kakoi.policy.words import Word
 
 _READERS: Final[Mapping[str, Reader]] = {**SHELL_READERS, **CODE_READERS, **TOOL_READERS}
 _COMPRESSORS: Final = frozenset(
@@ -109,19 +110,39 @@ def _operand_effects(invocation: Invocation) -> list[Effect]:
             return [Effect("dynamic-program", before[0])]
         return [Effect("runs", operands[0], operands, kind)] if operands else []
     if kind in ("copies", "moves"):
-        into = invocation.arguments.named("-t", "--target-directory")
-        sources = operands if into or len(operands) < 2 else operands[:-1]
-        found = [Effect("reads" if kind == "copies" else "deletes", word) for word in sources]
-        return found + [Effect("writes", word) for word in operands[len(sources) :]]
+        return _copied(invocation, kind, operands)
     if kind == "input-output":
         return [Effect("writes" if at else "reads", word) for at, word in enumerate(operands)]
     if kind == "not-a-format":
         return [Effect("changes-system", w) for w in operands if not w.prefix.startswith("+")]
+    if kind.startswith("runs-script"):
+        return _named_script(invocation, operands, behind_run=kind == "runs-script-named")
     if kind.startswith("code-"):
         return [Effect(kind, word) for word in operands[:1]]
     if kind == "git-urls":
         return [Effect("runs-hook", w) for w in operands if w.prefix.startswith(("ext::", "fd::"))]
     return []
+
+
+def _copied(invocation: Invocation, kind: str, operands: tuple[Word, ...]) -> list[Effect]:
+    into = invocation.arguments.named("-t", "--target-directory")
+    sources = operands if into or len(operands) < 2 else operands[:-1]
+    found = [Effect("reads" if kind == "copies" else "deletes", word) for word in sources]
+    # A copy of a repository is a repository, whose settings nobody guards.
+    copies = [w for w in sources if re.search(r"(?:^|/)\.git(?:/[.*]?)?$", w.shown)]
+    found += [Effect("writes-git", word) for word in copies]
+    return found + [Effect("writes", word) for word in operands[len(sources) :]]
+
+
+def _named_script(
+    invocation: Invocation, operands: tuple[Word, ...], *, behind_run: bool
+) -> list[Effect]:
+    """`pnpm NAME …`, `bun run NAME`: a script of the project, else a program of that name."""
+    words = operands if behind_run else invocation.words
+    if behind_run:
+        return [Effect("runs-script", w, words, "runs-package") for w in words[:1]]
+    at = next((i for i, w in enumerate(words) if w.static == invocation.subcommand), len(words))
+    return [Effect("runs-script", words[at], words[at:], "runs-package")] if words[at:] else []
 
 
 # ── effects that depend on the value they carry ──────────────────────────────────────────────

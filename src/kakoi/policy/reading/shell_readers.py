@@ -58,7 +58,9 @@ def read_env(invocation: Invocation) -> list[Effect]:
 
 def _split_string(text: Word, rest: tuple[Word, ...]) -> list[Effect]:
     """`env -S TEXT ARG…`: the text is split into words for env itself, and the arguments follow."""
-    script = parse(text.static) if text.static is not None else None
+    # Behind a backslash env reads characters that the shell does not: `\\_` is a blank to it.
+    readable = text.static is not None and "\\" not in text.static
+    script = parse(text.static) if readable and text.static is not None else None
     commands = script.commands if isinstance(script, Script) else ()
     # env expands no globs and knows no redirects or lists; such a text is not what it seems.
     odd = [c for c in commands if c.redirects or any(word.text is None for word in c.words)]
@@ -177,7 +179,7 @@ def read_find(invocation: Invocation) -> list[Effect]:
             if runs or name == "-files0-from":
                 found += [Effect("reads", value) for value in words[at : at + 1]]
             at += 1
-        elif word.text is None and not word.prefix:
+        elif (word.text is None and not word.prefix) or (word.glob and name[:1] == "-"):
             found.append(Effect("unclear-option", word))
     return found + [Effect("reads", start) for start in starts]
 
@@ -238,7 +240,7 @@ def read_shell(invocation: Invocation) -> list[Effect]:
             text = text or "c" in known[1:]
             from_stdin = from_stdin or "s" in known[1:]
             interactive = interactive or "i" in known[1:]
-            syntax_only = syntax_only or known == "-n"
+            syntax_only = known == "-n" or (syntax_only and known[:1] != "+")
         # `-euo pipefail`: an `o` or `O` at the end of a cluster takes the next word.
         at += 2 if known[-1:] in "oO" and not known.startswith("--") else 1
     rest = words[at:]
@@ -262,7 +264,9 @@ def read_test(invocation: Invocation) -> list[Effect]:
     return [
         Effect("arithmetic-text", word)
         for before, word in pairwise(invocation.words)
-        if before.static in ("-v", "-R") and not _NAME.fullmatch(word.static or "")
+        if (before.static in ("-v", "-R") and not _NAME.fullmatch(word.static or ""))
+        # What stands before it may turn out to be `-v`.
+        or (before.text is None and re.search(r"\[.*(?:\$\(|`)", word.text or "", re.DOTALL))
     ]
 
 
@@ -337,7 +341,8 @@ def read_trap(invocation: Invocation) -> list[Effect]:
     if not operands or (operands[0].static in ("-", "") and len(operands) > 1):
         return []
     # A trap on DEBUG or RETURN runs between the commands that are judged.
-    between = [w for w in operands[1:] if w.static in ("DEBUG", "RETURN", None)]
+    signals = {w: (w.static or "").upper().removeprefix("SIG") for w in operands[1:]}
+    between = [w for w, signal in signals.items() if signal in ("DEBUG", "RETURN", "")]
     found = [Effect("trap-between", word) for word in between]
     return [*found, Effect("runs-here", operands[0])] if len(operands) > 1 else []
 

@@ -70,8 +70,10 @@ def read_links(invocation: Invocation) -> list[Effect]:
     operands = invocation.arguments.operands
     targets = operands[:-1] if len(operands) > 1 else operands
     made = operands[-1:] if len(operands) > 1 else ()
-    # A relative target is relative to the directory of the link.
-    where = made[0].prefix.rpartition("/")[0] if made else ""
+    # A relative target is relative to the directory of the link; without -s, and with -r, to here.
+    named = invocation.arguments.named
+    symbolic = named("-s", "--symbolic") and not named("-r", "--relative")
+    where = made[0].prefix.rpartition("/")[0] if made and symbolic else ""
     links = [Effect("links", target, text=where) for target in targets]
     return [*links, *(Effect("writes", name) for name in made)]
 
@@ -136,7 +138,8 @@ def _address(url: Word) -> list[Effect]:
     """What is odd about an address: its scheme, or that a command fills it in."""
     scheme = _SCHEME.match(url.prefix)
     odd = scheme and scheme[0].lower() not in ("http://", "https://", "ftp://")
-    local = re.match(r"\{?file\b[^/]*:", url.prefix, re.IGNORECASE)
+    # `[f-f]ile:` and `fi{l}e:` are spellings, too.
+    local = re.match(r"\{?file\b[^/]*:|[^/?]*[\[{][^/?]*:/", url.prefix, re.IGNORECASE)
     found = [Effect("odd-scheme", url)] if odd or local else []
     return found + ([Effect("unclear-url", url)] if _has_command(url) else [])
 
