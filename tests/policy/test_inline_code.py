@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakoi.policy.languages.embedded import Effect
+from kakoi.policy.languages.embedded import Effect, EmbeddedEffect
 from kakoi.policy.languages.inline_code import inline_code_effects
 
 RUNS, WRITES, DELETES = Effect.RUNS, Effect.WRITES, Effect.DELETES
@@ -347,9 +347,15 @@ def shape(language: str, code: str) -> list[tuple[Effect, str | None]]:
     return [(found.effect, found.target) for found in inline_code_effects(language, code)]
 
 
+def _more_than_reading(language: str, code: str) -> list[EmbeddedEffect]:
+    """A file that is read is named, so that a secret is seen; it is no harm by itself."""
+    effects = inline_code_effects(language, code)
+    return [each for each in effects if each.effect is not Effect.READS]
+
+
 @pytest.mark.parametrize("code", HARMLESS_PYTHON)
-def test_everyday_python_has_no_effect(code: str) -> None:
-    assert inline_code_effects("python", code) == ()
+def test_everyday_python_does_no_more_than_read(code: str) -> None:
+    assert _more_than_reading("python", code) == []
 
 
 @pytest.mark.parametrize("code", HARMLESS_NODE)
@@ -358,8 +364,8 @@ def test_everyday_node_has_no_effect(code: str) -> None:
 
 
 @pytest.mark.parametrize(("language", "code"), HARMLESS_OTHERS)
-def test_everyday_scripts_of_other_languages_have_no_effect(language: str, code: str) -> None:
-    assert inline_code_effects(language, code) == ()
+def test_everyday_scripts_of_other_languages_do_no_more_than_read(language: str, code: str) -> None:
+    assert _more_than_reading(language, code) == []
 
 
 @pytest.mark.parametrize(("code", "expected"), EFFECTS_PYTHON)

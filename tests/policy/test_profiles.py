@@ -323,9 +323,11 @@ def test_every_word_of_the_data_means_something() -> None:
     effects |= {"none", "runs-rest", "after-colon-writes"}
     operands = {*_PATH_OPERANDS, *_RUNNING_OPERANDS, "copies", "moves", "input-output"}
     operands |= {"not-a-format", "git-urls", "text", "none", "code-node", "code-ruby"}
+    operands |= {"runs-script", "runs-script-named"}
     for name, spec in specs():
         said = {*spec.value_effects.values(), *spec.flag_effects.values()}
         assert said <= effects, name
         assert spec.operands in operands, name
+        assert spec.other in operands | {""}, name
         assert not spec.reader or spec.reader in _READERS, name
         assert spec.style in get_args(Style), name

@@ -44,6 +44,7 @@ def _effects(language: str, code: str, *, depth: int) -> Iterable[EmbeddedEffect
 
 _RUNS: Final = Effect.RUNS
 _WRITES: Final = Effect.WRITES
+_READS: Final = Effect.READS
 _DELETES: Final = Effect.DELETES
 _UNREADABLE: Final = Effect.UNREADABLE
 
@@ -76,6 +77,17 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
             needs=r"(?:node:)?child_process",
         ),
         Rule(_RUNS, r"\[\s*NAME\s*\]\s*\(", literal=_CHILD, needs=r"(?:node:)?child_process"),
+        # In `node -e` every module is there by its name.
+        Rule(_RUNS, rf"\bchild_process\s*\.\s*{_CHILD}\bARGS"),
+        Rule(_UNREADABLE, r"\bReflect\.\w+\s*\(", needs=r"(?:node:)?child_process"),
+        Rule(_UNREADABLE, r"\)\s*\.\s*start\s*\(", needs="(?:node:)?repl"),
+        Rule(_READS, r"\b(?:readFile|createReadStream)(?:Sync)?\s*\(\s*LIT", literal=_ABSOLUTE),
+        Rule(
+            _WRITES,
+            r"\[\s*STR\s*\]\s*\(\s*LIT",
+            literal=_ABSOLUTE,
+            needs=r"(?:write|append)File(?:Sync)?",
+        ),
         Rule(_RUNS, r"\bDeno\.(?:run|Command)\bARGS|\bBun\.(?:spawn|\$)"),
         Rule(
             _UNREADABLE, r"\bprocess\.(?:binding|dlopen|_linkedBinding)\b|\beval\s*:\s*(?:true|!0)"
@@ -125,6 +137,13 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
             _UNREADABLE,
             rf"{_FREE}eval\b(?!\s*\(?\s*STR|\s*=)|\.(?:instance|class|module)_eval\s*\((?!\s*STR)",
         ),
+        Rule(_UNREADABLE, r"\beval\s*\(?\s*STR\s*[+%]"),
+        Rule(Effect.LOADS, rf"{_FREE}(?:load|require)\s*\(?\s*LIT", literal=_ABSOLUTE),
+        Rule(
+            _READS,
+            r"\b(?:File|IO)\.(?:read|readlines|foreach|binread)\s*\(?\s*LIT",
+            literal=_ABSOLUTE,
+        ),
         Rule(Effect.LOADS, r"\b(?:\w+_)?eval\s*\(?\s*CODE"),
         Rule(_DELETES, r"\b(?:rm_rf|rm_r|rmtree|remove_dir|remove_entry(?:_secure)?)\bARGS"),
         Rule(
@@ -158,8 +177,11 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
             literal=_PHP_STARTS,
         ),
         Rule(_UNREADABLE, r"\$\w+\s*\(", needs=_PHP_STARTS),
+        Rule(_UNREADABLE, r"STR\s*\.\s*STR[^\0]{0,400}?\$\w+\s*\("),
+        Rule(_UNREADABLE, r"\bReflectionFunction\b"),
+        Rule(_READS, rf"{_FREE}(?:file_get_contents|file|readfile)\s*\(\s*LIT", literal=_ABSOLUTE),
         Rule(_UNREADABLE, rf"{_FREE}(?:eval|assert|create_function)\s*\((?!\s*STR\s*\))|\bFFI::"),
-        Rule(Effect.LOADS, rf"{_FREE}eval\s*\(\s*CODE\s*\)"),
+        Rule(Effect.LOADS, rf"{_FREE}(?:eval|assert)\s*\(\s*CODE\s*\)"),
         Rule(
             Effect.LOADS,
             r"\b(?:include|require)(?:_once)?\s*\(?\s*LIT",

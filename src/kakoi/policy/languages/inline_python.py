@@ -17,10 +17,12 @@ from typing import Final
 from kakoi.policy.languages.embedded import HARMLESS_OUTPUTS, Effect, EmbeddedEffect, snippet
 
 _STARTS: Final = re.compile(
-    r"(?:os|posix|nt)\.(?:system|popen[234]?|startfile|(?:exec|spawn)[lv]p?e?|posix_spawnp?)"
-    r"|subprocess\.(?:run|call|check_call|check_output|Popen|getoutput|getstatusoutput)"
+    # A module may be reached by way of another one: `shutil.os.system`.
+    r"(?:\w+\.)*(?:os|posix|nt)\.(?:system|popen[234]?|startfile|(?:exec|spawn)[lv]p?e?|posix_spawnp?)"
+    r"|(?:\w+\.)*subprocess\.(?:run|call|check_call|check_output|Popen|getoutput|getstatusoutput)"
     r"|asyncio(?:\.subprocess)?\.create_subprocess_(?:exec|shell)|pty\.(?:spawn|fork)"
     r"|commands\.get(?:status)?output|pexpect\.(?:spawn|runu?)|_posixsubprocess\.fork_exec"
+    r"|distutils\.spawn\.spawn|pip\.main|multiprocessing\.util\.spawnv_passfds"
 )
 _UNREADABLE: Final = re.compile(
     r"exec|eval|marshal\.loads?|ctypes\.(?:CDLL|PyDLL|cdll|pydll|pythonapi)(?:\..*)?"
@@ -28,14 +30,23 @@ _UNREADABLE: Final = re.compile(
     r"|\?\.(?:system|popen|run|call|check_\w+|Popen|spawn\w*|exec\w*)"
 )
 # From any object these lead to every module, past all imports.
-_GADGETS: Final = frozenset({"__subclasses__", "__globals__", "load_module"})
+_GADGETS: Final = frozenset({"__subclasses__", "__globals__", "load_module", "runsource"})
+# They run a text that they are given as code.
+_RUNNING_TEXT: Final = frozenset(
+    "exec eval compile timeit.timeit timeit.repeat cProfile.run profile.run pdb.run "
+    "pdb.runeval".split()
+)
 _TREE_REMOVERS: Final = frozenset({"shutil.rmtree", "os.removedirs"})
 _LOADERS: Final = frozenset({"runpy.run_path", "runpy.run_module", "imp.load_source"})
 _STARTING_MODULES: Final = frozenset({"os", "posix", "subprocess", "pty", "commands", "shutil"})
 _SOCKETS: Final = frozenset({"socket.socket", "socket.create_connection"})
+_OPENERS: Final = ("open", "io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open")
 # Which arguments are the paths written to.
 _WRITERS: Final[Mapping[str, Sequence[int]]] = {
-    **dict.fromkeys(("open", "io.open", "os.remove", "os.unlink", "os.rmdir", "os.truncate"), (0,)),
+    **dict.fromkeys(_OPENERS, (0,)),
+    **dict.fromkeys(("logging.FileHandler", "venv.create", "sqlite3.connect"), (0,)),
+    "urllib.request.urlretrieve": (1,),
+    **dict.fromkeys(("os.remove", "os.unlink", "os.rmdir", "os.truncate"), (0,)),
     **dict.fromkeys(("os.chmod", "os.chown", "os.mkdir", "os.makedirs"), (0,)),
     **dict.fromkeys(("os.rename", "os.replace", "shutil.move"), (0, 1)),
     **dict.fromkeys(("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree"), (1,)),
@@ -170,8 +181,15 @@ class _Scope:
                 return self.path(self.values[name], min(fuel - 1, _FUEL_AFTER_NAME))
             case ast.BinOp(left=left, op=ast.Div(), right=right):
                 return _joined("/", (self.path(left, fuel - 1), self.path(right, fuel - 1)))
+            case ast.BinOp(left=left, op=ast.Add(), right=right) if self.text(node) is None:
+                return _joined("", (self.path(left, fuel - 1), self.path(right, fuel - 1)))
+            case ast.Subscript() | ast.Call() if self._is_home(node):
+                return "~"
             case ast.Call(func=ast.Attribute(value=value, attr="expanduser" | "resolve"), args=[]):
                 return self.path(value, fuel - 1)
+            case ast.Call(func=ast.Attribute(value=value, attr="joinpath"), args=parts):
+                parts = [value, *parts[:_FUEL]]
+                return _joined("/", [self.path(part, fuel - 1) for part in parts])
             case ast.Call(func=func) if self.dotted(func, _FUEL_AFTER_NAME) == "pathlib.Path.home":
                 return "~"
             case ast.Call(func=func, args=parts) if (
@@ -179,6 +197,15 @@ class _Scope:
             ):
                 return _joined("/", [self.path(part, fuel - 1) for part in parts[:_FUEL]])
         return self.text(node)
+
+    def _is_home(self, node: ast.AST | None) -> bool:
+        """`os.environ["HOME"]` and `os.getenv("HOME")`."""
+        match node:
+            case ast.Subscript(value=value, slice=ast.Constant(value="HOME")):
+                return self.dotted(value, _FUEL_AFTER_NAME) == "os.environ"
+            case ast.Call(func=func, args=[ast.Constant(value="HOME"), *_]):
+                return self.dotted(func, _FUEL_AFTER_NAME) in ("os.getenv", "os.environ.get")
+        return False
 
     def command_line(self, nodes: Iterable[ast.AST | None]) -> str | None:
         """The command that the nodes spell word by word."""
@@ -273,7 +300,7 @@ def _call_effects(call: ast.Call, scope: _Scope, read_code: _ReadCode) -> _Pairs
     first = call.args[0] if call.args else None
     if _STARTS.fullmatch(name):
         yield Effect.RUNS, _started_command(name, call, scope)
-    elif name in ("exec", "eval", "compile"):
+    elif name in _RUNNING_TEXT:
         yield from _code_effects(name, first, scope, read_code)
     elif name in _TREE_REMOVERS:
         yield Effect.DELETES, scope.path(first)
@@ -286,8 +313,11 @@ def _call_effects(call: ast.Call, scope: _Scope, read_code: _ReadCode) -> _Pairs
         yield from _written_files(name, call, scope)
 
 
-def _hides_a_name(name: str, call: ast.Call, scope: _Scope) -> bool:
-    """`getattr(os, "sys" + "tem")` and `__import__("".join(…))`."""
+def _hides_a_name(name: str, call: ast.Call, scope: _Scope) -> object:
+    """`getattr(os, "sys" + "tem")`, `methodcaller("system")` and `__import__("".join(…))`."""
+    if name in ("operator.methodcaller", "operator.attrgetter"):
+        member = scope.text(call.args[0] if call.args else None) or "system"
+        return _STARTS.fullmatch(f"os.{member}") or _STARTS.fullmatch(f"subprocess.{member}")
     if name == "__import__":
         return not (call.args and isinstance(call.args[0], ast.Constant | ast.Name))
     module, _, member = scope.dotted(call).rpartition(".")
@@ -298,7 +328,10 @@ def _code_effects(name: str, node: ast.AST | None, scope: _Scope, read_code: _Re
     match node:
         # Only where it stands: followed through names, one long text could be read many times.
         case ast.Constant(value=str() as text):
-            yield from ((inner.effect, inner.target) for inner in read_code(text))
+            # The text sees the names of the code around it.
+            known = (f"import {full} as {name}\n" for name, full in scope.imports.items())
+            prelude = "".join(line for line in known if "*" not in line and "?" not in line)
+            yield from ((inner.effect, inner.target) for inner in read_code(prelude + text))
         case ast.Call(func=ast.Attribute(value=source, attr="read" | "read_text")):
             # compile() alone is how the syntax of a file is checked.
             if name != "compile":
@@ -331,7 +364,7 @@ def _started_command(name: str, call: ast.Call, scope: _Scope) -> str | None:
 def _written_files(name: str, call: ast.Call, scope: _Scope) -> _Pairs:
     indexes = _WRITERS.get(name, ())
     paths = [scope.path(call.args[index]) for index in indexes if index < len(call.args)]
-    opens, mode_index = name in ("open", "io.open"), 1
+    opens, mode_index = name in _OPENERS, 1
     match call.func:
         # Not for a plain string, which has methods of these names too.
         case ast.Attribute(value=receiver, attr=method) if (
@@ -339,11 +372,10 @@ def _written_files(name: str, call: ast.Call, scope: _Scope) -> _Pairs:
         ):
             paths = [scope.path(receiver)]
             opens, mode_index = method == "open", 0
-    if opens and not _opens_for_writing(call, mode_index, scope):
-        return
+    reads = opens and not _opens_for_writing(call, mode_index, scope)
     for path in paths:
-        if path and path[0] in "/~" and path not in HARMLESS_OUTPUTS:
-            yield Effect.WRITES, path
+        if path and path.startswith(("/", "~", "..")) and path not in HARMLESS_OUTPUTS:
+            yield (Effect.READS if reads else Effect.WRITES), path
 
 
 def _opens_for_writing(call: ast.Call, mode_index: int, scope: _Scope) -> bool:

@@ -29,7 +29,9 @@ def _embedded(found: Iterable[EmbeddedEffect], word: Word) -> list[Effect]:
         target = each.target
         if each.effect.value in ("writes", "reads") and target is not None:
             effects.append(Effect(f"program-{each.effect.value}", word, text=target))
-            effects.append(Effect(each.effect.value, literal_word(target, word.start, word.end)))
+            # Below the home directory: a path that only starts with `~` would be one of ours.
+            path = re.sub(r"^~(?=/|$)", "/home/user", target)
+            effects.append(Effect(each.effect.value, literal_word(path, word.start, word.end)))
         else:
             effects.append(Effect(kind, word, text=target or ""))
     return effects

@@ -9,7 +9,7 @@ from kakoi.policy.languages.modes import mode_effects
 from kakoi.policy.programs import PLAIN, Effect, Invocation
 from kakoi.policy.reading.arguments import Option
 from kakoi.policy.reading.code_readers import CODE_READERS
-from kakoi.policy.reading.shell_readers import SHELL_READERS, Reader
+from kakoi.policy.reading.shell_readers import SHELL_READERS, Reader, with_marks
 from kakoi.policy.reading.tool_readers import TOOL_READERS
 from kakoi.policy.words import Word
 
@@ -159,7 +159,7 @@ def _refine(effect: Effect, invocation: Invocation) -> Effect | None:
     if kind == "runs-rest" and effect.option is not None:
         rest = invocation.words[invocation.words.index(effect.option) + 1 :]
         argv = rest if rest and rest[0] is effect.word else (effect.word, *rest)
-        return Effect("runs", effect.word, argv, "xargs")
+        return Effect("runs", effect.word, with_marks(argv), "xargs")
     if kind == "after-colon-writes":
         cut = re.search("[:=]", effect.word.prefix)
         return Effect("writes", effect.word.after(cut.end())) if cut else None

@@ -122,6 +122,24 @@ def _fill(word: Word, mark: str) -> Word:
     return make_word(tuple(parts), word.start, word.end)
 
 
+_FD_MARKS: Final = re.compile(r"\{(?:/|//|\.|/\.)?\}")
+
+
+def with_marks(argv: tuple[Word, ...]) -> tuple[Word, ...]:
+    """fd's command: a path below here where `{}` stands, else behind it."""
+    found = Expansion(Expands.SHAPE, True, "./_")
+    marked = [bool(word.text and _FD_MARKS.search(word.text)) for word in argv]
+    if not any(marked):
+        return (*argv, make_word((found,), argv[-1].start, argv[-1].end))
+    words: list[Word] = []
+    for word, is_marked in zip(argv, marked, strict=True):
+        pieces = _FD_MARKS.split(word.text or "") if is_marked else []
+        parts: list[Part] = [part for piece in pieces for part in (found, Literal(piece, True))][1:]
+        filled = tuple(part for part in parts if isinstance(part, Expansion) or part.text)
+        words.append(make_word(filled, word.start, word.end) if is_marked else word)
+    return tuple(words)
+
+
 _INTERPRETER: Final = re.compile(r"(?:ba|da|z|k|a)?sh|python[\d.]*|node|ruby|perl|php")
 _CODE_OPTIONS: Final = re.compile(r"-[a-z]*[cer]|--eval|--print")
 
