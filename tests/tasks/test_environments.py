@@ -476,12 +476,14 @@ async def test_there_are_six_figures_to_watch(git: GitServer, make: Make) -> Non
     await manager.execute(info.container_id, "head -c 1000000 /dev/zero >big")
     with pytest.raises(CloneError):
         await manager.prepare(a_task(git.url("open/nothing")))
+    late = await manager.execute(info.container_id, "sleep 60", timeout_s=0.3)
+    assert late.reason is Reason.TIMED_OUT
     stats = await manager.stats()
     assert (stats.environments, stats.leftovers) == (1, 0)
     assert stats.cpu_percent >= 0
     assert stats.memory_bytes > 1_000_000
     assert stats.disk_bytes > 1_000_000
-    assert (stats.create_failures, stats.clone_failures, stats.timeouts) == (0, 1, 0)
+    assert (stats.create_failures, stats.clone_failures, stats.timeouts) == (0, 1, 1)
 
 
 async def test_another_process_finds_an_environment_and_leaves_it(git: GitServer, make: Make) -> None:  # fmt: skip

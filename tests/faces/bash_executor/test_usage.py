@@ -80,7 +80,7 @@ def test_the_package_has_the_modules_of_the_spec() -> None:
     assert [n for n in kakoi.bash_executor.__all__ if not hasattr(kakoi.bash_executor, n)] == []
 
 
-@pytest.mark.requirement("C-002")
+@pytest.mark.requirement("C-002", "C-012", "C-026")
 def test_create_executor_goes_by_the_configuration(
     configure: Configure, root: Path, tmp_path: Path, audit_file: Path
 ) -> None:
