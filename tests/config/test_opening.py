@@ -31,3 +31,22 @@ async def test_the_sandbox_of_a_gate_that_cannot_be_closed_is_taken_away_all_the
         ) as gate:
             assert (await gate.run(Command(command="true"))).ok
     assert children_of_ours() == []
+
+
+@pytest.mark.parametrize("place", ["project", "project/deep", "link", "beside"])
+async def test_a_log_that_commands_can_change_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    workspace, beside = tmp_path / "project", tmp_path / "beside"
+    (workspace / "deep").mkdir(parents=True)
+    beside.mkdir()
+    (tmp_path / "link").symlink_to(workspace)
+    async with open_gate(
+        load_policy(DEFAULT_PROFILE),
+        SandboxConfig(type="host"),
+        workspace=str(workspace),
+        audit_file=tmp_path / place / "audit.jsonl",
+    ):
+        warned = [each.getMessage() for each in caplog.records if "audit log" in each.msg]
+    assert len(warned) == (place != "beside")
+    assert all("commands can change it" in each for each in warned)

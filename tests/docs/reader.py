@@ -76,7 +76,8 @@ class Reader:
     def __post_init__(self) -> None:
         self.home.mkdir()
         (self.home / ".gitconfig").write_text(GIT_SETTINGS)
-        self.cwd = self.home
+        self.cwd = self.home / "project"  # A workspace; the record is kept elsewhere in the home.
+        self.cwd.mkdir()
         self.status = 0
         kept = {name: os.environ[name] for name in ("DOCKER_HOST",) if name in os.environ}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -18,6 +18,7 @@ from kakoi.sandbox.docker_cli import DockerSettings
 from kakoi.sandbox.kubernetes_pod import KubernetesSettings
 from kakoi.sandbox.select import AUTO_ORDER, SandboxFactory
 from kakoi.sandbox.settings import AUTO, ContainerUseSettings, HostSettings, SandboxConfig
+from kakoi.sandbox.workspace import within
 
 if TYPE_CHECKING:
     from kakoi.audit import AuditLog
@@ -110,6 +111,7 @@ async def open_gate(
     The sandbox is made for the first command that may run. `auto` does not take an `unfit` one.
     """
     audit = audit_log(audit_file)
+    _warn_if_in_reach(audit, workspace)
     labels = Labels(user=user_name(), task=task)
     proxy, outlet = _way_out(sandbox, audit, labels) if sandbox.proxied else (None, None)
     factory = SandboxFactory(
@@ -136,6 +138,12 @@ async def open_gate(
         closing.push_async_callback(_clean_up, gate)
         closing.push_async_callback(gate.close)
         yield gate
+
+
+def _warn_if_in_reach(audit: "AuditLog", workspace: str) -> None:
+    if within(os.path.realpath(audit.path), workspace):
+        why = "the audit log %s is in the workspace, so commands can change it: keep it elsewhere"
+        _log.warning(why, audit.path)
 
 
 async def _clean_up(gate: Gate) -> None:
