@@ -223,6 +223,14 @@ async def test_a_fork_bomb_is_ended_though_there_is_no_room_for_a_process(
         assert await said(channel, "echo hi") == "hi\n"
 
 
+async def test_single_bytes_that_nobody_reads_become_few_pieces(channel: PosixChannel) -> None:
+    running = channel.open(Command(command="true"))
+    for _ in range(1000):
+        await running.on_data("stdout", b"o")
+    await running.on_data("stderr", b"e")
+    assert len(running._unread) == 2
+
+
 async def test_who_finds_no_room_for_a_process_was_never_started(
     fresh: Callable[..., str], mark: str
 ) -> None:

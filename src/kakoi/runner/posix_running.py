@@ -6,7 +6,6 @@ Its streams are those of a shell of ours; its time is kept here, its end is made
 import asyncio
 import dataclasses
 import secrets
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from kakoi.runner.posix_exec import Exec
 from kakoi.runner.posix_output import KeptOutput
 from kakoi.runner.posix_shells import OrderError, Shells
 from kakoi.runner.posix_words import Ending, Kept, parse_directory, result_of, run_request
+from kakoi.runner.unread import Unread
 from kakoi.waiting import cancel, over
 
 _UNREAD = MIB
@@ -49,7 +49,7 @@ class PosixRunning:
         self._memory = memory
         self._loop = asyncio.get_running_loop()
         self.streams = {name: KeptOutput(shells, command, name) for name in _STREAMS}
-        self._unread: deque[tuple[Stream, bytes]] = deque()
+        self._unread = Unread(self._loop.time)
         self._changed = asyncio.Event()
         self._shell: Exec | None = None
         self._said = ""
@@ -107,7 +107,7 @@ class PosixRunning:
         self._last_output = self._loop.time()
         await self.streams[stream].take(data)
         if self._live:
-            self._unread.append((stream, data))
+            self._unread.put(stream, data)
             self._changed.set()
             while self._is_held():
                 self._changed.clear()
@@ -115,13 +115,13 @@ class PosixRunning:
 
     def _is_held(self) -> bool:
         """Is there so much that nobody has read that it has to wait?"""
-        return self._live and sum(len(data) for _, data in self._unread) > _UNREAD
+        return self._live and self._unread.size > _UNREAD
 
     async def output(self) -> AsyncIterator[tuple[Stream, bytes]]:
         """What it writes, as it writes it."""
         while True:
             while self._unread:
-                part = self._unread.popleft()
+                part = self._unread.take()
                 self._changed.set()
                 yield part
             if self._answered.done():

@@ -14,7 +14,7 @@ _MANY = 1000
 class Unread:
     """Pieces of two streams, in the order of their arrival.
 
-    How many bytes there are is bounded by the credit of the other end; how many pieces, here. A
+    How many bytes there are is bounded by whoever puts them; how many pieces, here. A
     million single bytes do not become a million things: small pieces of a stream are joined, and
     where there are very many, also over one of the other stream.
     """
