@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from kakoi.errors import ExecutionTimeoutError, ImagePullError, SandboxError
+from kakoi.process import ProcessExecutor
 from kakoi.results import Reason
 from kakoi.runner.commands import MIB, Command
 from kakoi.sandbox.adapter import ExecuteOptions, Limits
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Tag
+from kakoi.sandbox.docker_engine import Engine
 
 pytestmark = pytest.mark.anyio
 
@@ -552,6 +554,19 @@ async def test_an_image_with_a_user_keeps_it(
     result = await sandbox.execute("id -u; pwd; echo $HOME; touch ~/f f; stat -c %u:%g .")
     assert result.stdout.split() == ["1234", "/workspace", "/home/somebody", "1234:1235"]
     assert result.stderr == ""
+
+
+async def test_nothing_stays_of_a_look_into_an_image_however_often_it_is_cancelled(
+    owner: str,
+) -> None:
+    engine = Engine(ProcessExecutor(), program="docker", owner=owner)
+    image = await engine.get_image(PYTHON)
+    looking = asyncio.create_task(engine.home_of("nobody", image))
+    await asyncio.to_thread(wait_until, lambda: containers(owner) or looking.done())
+    while not looking.done():
+        looking.cancel()
+        await asyncio.wait([looking], timeout=0.01)
+    assert await asyncio.to_thread(containers, owner) == []
 
 
 @pytest.mark.requirement("B-019")

@@ -27,6 +27,7 @@ from kakoi.runner.commands import new_id
 from kakoi.sandbox.docker_advice import explain, not_pulled
 from kakoi.sandbox.docker_cli import Program
 from kakoi.sandbox.docker_users import find_home, find_user, mountable_path
+from kakoi.waiting import finish
 
 _CALL_S = 60.0
 _PULL_S = 1800.0
@@ -318,7 +319,7 @@ class Engine:
             await self.must(args, doing=doing, about=image.id)
             result = await self.call(["cp", f"{name}:/etc/passwd", "-"], doing=doing)
         finally:
-            await self.remove(name)
+            await finish(self.remove(name))
         # A tar file with one member: a head of 512 bytes, then the text, then zeros.
         return result.stdout[512:].partition("\0")[0] if result.exit_code == 0 else ""
 
