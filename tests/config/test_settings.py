@@ -4,7 +4,19 @@ import re
 
 import pytest
 
-from kakoi.config.kinds import COUNT, DOMAINS, FLAG, NUMBER, RULES, SIZE, TEXT, TEXTS, Kind, choice
+from kakoi.config.kinds import (
+    COUNT,
+    DOMAINS,
+    FLAG,
+    NUMBER,
+    PATH,
+    RULES,
+    SIZE,
+    TEXT,
+    TEXTS,
+    Kind,
+    choice,
+)
 from kakoi.config.settings import Settings, build, defaults, section_docs, table, value_at
 from kakoi.errors import ConfigurationError
 from kakoi.policy.profiles import PROFILES, load_policy
@@ -40,6 +52,14 @@ def test_settings_are_built_from_values_by_path() -> None:
     assert defaults()["sandbox.type"] == "auto"
 
 
+def test_a_path_may_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    for read in (PATH.read, PATH.read_text):
+        assert [read(each, "here") for each in ("~/a", "~", "./~", "a/~b", "/x", "")] == [
+            *("/h/a", "/h", "./~", "a/~b", "/x", ""),
+        ]
+
+
 BIG = int("f" * 5000, 16)
 
 
@@ -73,6 +93,7 @@ WRONG: dict[str, tuple[Kind, list[object]]] = {
     "count": (COUNT, [0, -1, 1.5, True, "1", BIG, [], None]),
     "flag": (FLAG, [0, 1, "true", [], None]),
     "text": (TEXT, [0, True, [], "a\0b", None]),
+    "path": (PATH, [0, [], "a\0b", "~no-such-user-of-kakoi/x", None]),
     "texts": (TEXTS, ["a", [1], [""], [" "], ["a\0"], [["a"]], {"a": 1}, [BIG], None]),
     "rules": (RULES, ["a", ["a"], {"id": "x"}, None]),
     "choice": (choice("a", "b"), ["c", "", 1, ["a"], None]),

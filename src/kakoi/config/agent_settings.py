@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kakoi.config.kinds import AMOUNT, COUNT, FROM_ZERO, NUMBER, SERVERS, TEXT
+from kakoi.config.kinds import AMOUNT, COUNT, FROM_ZERO, NUMBER, PATH, SERVERS, TEXT
 from kakoi.config.setting import described
 
 
@@ -54,7 +54,7 @@ class AgentSection:
     )
     transcripts: str = described(
         "",
-        TEXT,
+        PATH,
         "The folder of transcripts; empty is kakoi/transcripts in $XDG_STATE_HOME or "
         "~/.local/state.",
         env="KAKOI_TRANSCRIPTS",

@@ -1,5 +1,6 @@
 """Kinds of values: how each is read from a file or from the environment, and told to editors."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,14 @@ class Kind:
     read: Callable[[object, str], Any]
     read_text: Callable[[str, str], Any]
     schema: Mapping[str, Any]
+
+
+def _path(value: object, where: str) -> str:
+    """Of a file or folder of this machine; `~` is the home, as in a shell."""
+    path = os.path.expanduser(as_text(value, where))
+    if path.startswith("~"):
+        raise wrong(where, value, "a path; that user has no home", hint="write ./~ for such a name")
+    return path
 
 
 def _flag_text(value: str, where: str) -> bool:
@@ -135,6 +144,7 @@ def or_none(kind: Kind) -> Kind:
 
 
 TEXT: Final = Kind(as_text, as_text, {"type": "string"})
+PATH: Final = Kind(_path, _path, {"type": "string"})
 FLAG: Final = Kind(as_flag, _flag_text, {"type": "boolean"})
 NUMBER: Final = Kind(_positive, _numeric(_positive), {"type": "number", "exclusiveMinimum": 0})
 COUNT: Final = Kind(_count, _numeric(_count), {"type": "integer", "minimum": 1})

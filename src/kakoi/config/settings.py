@@ -17,6 +17,7 @@ from kakoi.config.kinds import (
     DOMAINS,
     FLAG,
     NUMBER,
+    PATH,
     RULES,
     SIZE,
     TEXT,
@@ -204,7 +205,7 @@ class SandboxSection:
     )
     overlays: str = described(
         "",
-        TEXT,
+        PATH,
         "Where such copies are kept; empty is kakoi/overlays in $XDG_STATE_HOME or ~/.local/state.",
         env="KAKOI_OVERLAYS",
     )
@@ -280,7 +281,7 @@ class AuditSection:
 
     file: str = described(
         "",
-        TEXT,
+        PATH,
         "Where it is; empty is kakoi/audit.jsonl in $XDG_STATE_HOME or ~/.local/state.",
         env="KAKOI_AUDIT_FILE",
     )
@@ -291,16 +292,16 @@ class PackagesSection:
     """Packages that may be installed (`kakoi install`)."""
 
     allowlist: str = described(
-        "", TEXT, "The folder of apt.txt, pip.txt and npm.txt; empty are the lists of the images."
+        "", PATH, "The folder of apt.txt, pip.txt and npm.txt; empty are the lists of the images."
     )
     cache_dir: str = described(
         "",
-        TEXT,
+        PATH,
         "Where `kakoi cache` keeps downloads; empty is kakoi/packages among the user's caches.",
     )
     log_dir: str = described(
         "",
-        TEXT,
+        PATH,
         "Where requests are written to; empty is the folder of the audit log.",
         env="INSTALL_LOG_DIR",
     )

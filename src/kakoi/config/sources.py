@@ -60,7 +60,7 @@ def _sources(settings: Settings, environ: Mapping[str, str]) -> list[TaskSource]
     labels = Labels(**asdict(named.labels))
     hub = github_site(*server_and_token("github", environ))
     lab = gitlab_site(*server_and_token("gitlab", environ))
-    folder = Path(named.folder).expanduser() if named.folder else None
+    folder = Path(named.folder) if named.folder else None
     return [
         GitHubSource(
             _client(hub, environ),

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from kakoi.config.kinds import COUNT, DOMAINS, FLAG, FROM_ZERO, NUMBER, TEXT, TEXTS, choice
+from kakoi.config.kinds import COUNT, DOMAINS, FLAG, FROM_ZERO, NUMBER, PATH, TEXT, TEXTS, choice
 from kakoi.config.setting import described
 from kakoi.tasks.sources.labels import Labels
 from kakoi.tasks.task import DEFAULT_IMAGE, PROTECTED
@@ -48,7 +48,7 @@ class CloneSection:
     )
     depth: int = described(1, COUNT, "How many of them.", also="command_executor.clone.depth")
     known_hosts: str = described(
-        "", TEXT, "Keys of the hosts that are fetched from by ssh; empty is ~/.ssh/known_hosts."
+        "", PATH, "Keys of the hosts that are fetched from by ssh; empty is ~/.ssh/known_hosts."
     )
     auto_install_deps: bool = described(
         True,
@@ -109,7 +109,7 @@ class SourcesSection:
 
     github: tuple[str, ...] = described((), TEXTS, "Repositories on GitHub, as `owner/name`.")
     gitlab: tuple[str, ...] = described((), TEXTS, "Projects on GitLab, as `group/project`.")
-    folder: str = described("", TEXT, "A folder of Markdown files that are tasks.")
+    folder: str = described("", PATH, "A folder of Markdown files that are tasks.")
     interval_seconds: float = described(
         60.0, NUMBER, "How often `kakoi agent producer --continuous` looks for tasks."
     )
