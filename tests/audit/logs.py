@@ -3,12 +3,15 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kakoi.audit import AuditEntry, AuditLog, Event
 
 PATIENCE_S = 120
+# The names of everything in an entry that strangers may have written.
+TEXTS = [each.name for each in fields(AuditEntry) if each.type is str and each.name != "id"]
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

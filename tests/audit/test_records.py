@@ -13,10 +13,9 @@ from kakoi.audit import AuditEntry, AuditRecord, Event, encode, ended
 from kakoi.audit.records import GENESIS, LONGEST_LINE, cleaned, decode, seal
 from kakoi.errors import ConfigurationError
 from kakoi.results import ExecutionResult, Reason
-from tests.audit.logs import started
+from tests.audit.logs import TEXTS, started
 
 PLACE = {"seq": 7, "time": "2026-01-02T03:04:05.006Z", "prev": GENESIS}
-TEXTS = ["command", "cwd", "sandbox", "verdict", "reason", "error", "session", "task", "user"]
 
 
 def sealed(entry: AuditEntry) -> tuple[AuditRecord, bytes]:
