@@ -18,8 +18,8 @@ from kakoi.cli.agent_view import View
 from kakoi.cli.extras import load
 from kakoi.cli.live import Signals
 from kakoi.config.agents import servers_from
-from kakoi.config.environments import audit_file
 from kakoi.config.handlers import OpenTools, open_environments, sweep, task_handler
+from kakoi.config.recording import audit_file
 from kakoi.config.settings import Settings
 from kakoi.config.sources import task_getter, task_queue
 from kakoi.errors import KakoiError

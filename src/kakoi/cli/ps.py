@@ -11,7 +11,8 @@ import click
 from kakoi.audit import AuditRecord, Event, tail
 from kakoi.cli.managing import in_words, json_option, settings_from, size_in_words
 from kakoi.cli.opening import config_option
-from kakoi.config.environments import audit_file, environment_manager, now
+from kakoi.config.environments import environment_manager
+from kakoi.config.recording import audit_file, now
 from kakoi.config.settings import Settings
 from kakoi.printable import shown
 from kakoi.sandbox.docker_listing import Listed, Usage

@@ -10,7 +10,8 @@ import click
 from kakoi.audit import read
 from kakoi.cli.managing import json_option, settings_from, size_in_words
 from kakoi.cli.opening import config_option
-from kakoi.config.environments import audit_file, environment_manager
+from kakoi.config.environments import environment_manager
+from kakoi.config.recording import audit_file
 from kakoi.config.settings import Settings
 from kakoi.tasks.stats import Stats, as_prometheus, count
 

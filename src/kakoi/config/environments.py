@@ -1,17 +1,16 @@
 """Settings → the manager of the tasks' environments."""
 
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from kakoi.audit import AuditLog
 from kakoi.config.credentials import credential_for
 from kakoi.config.loading import PROJECT_FILES, with_project
 from kakoi.config.opening import limits_from
 from kakoi.config.packages import list_folder
 from kakoi.config.policies import policy_from
-from kakoi.config.recording import default_audit_file
+from kakoi.config.recording import audit_file, audit_log, now
 from kakoi.config.settings import Settings
 from kakoi.config.task_settings import NetworkSection
 from kakoi.egress.domains import parse_domains
@@ -33,7 +32,6 @@ def environment_manager(
     settings: Settings, *, approver: Approver | None = None
 ) -> ExecutionEnvironmentManager:
     """The manager that the settings describe, with our tokens and our record."""
-    path = audit_file(settings)
     return ExecutionEnvironmentManager(
         environment_options(settings),
         clock=now,
@@ -42,7 +40,7 @@ def environment_manager(
         engine_env=engine_environment(os.environ),
         credential_for=credential_for,
         ssh_env=ssh_variables(),
-        audit=AuditLog(path, clock=now),
+        audit=audit_log(audit_file(settings)),
         project_files=PROJECT_FILES,
         read_project=lambda files: environment_options(with_project(settings, files)),
     )
@@ -51,16 +49,6 @@ def environment_manager(
 def ssh_variables() -> dict[str, str]:
     """Variables of ours that ssh needs."""
     return {name: os.environ[name] for name in _SSH if name in os.environ}
-
-
-def audit_file(settings: Settings) -> Path:
-    """Where what environments do is recorded."""
-    return Path(settings.audit.file) if settings.audit.file else default_audit_file(os.environ)
-
-
-def now() -> datetime:
-    """The time of day."""
-    return datetime.now(UTC)
 
 
 def environment_options(settings: Settings) -> EnvironmentOptions:

@@ -17,11 +17,12 @@ from kakoi.agent.models import open_model
 from kakoi.agent.project import GUIDE_NAME, checked_text, project_text
 from kakoi.config.agents import limits_from, model_options, transcripts_folder
 from kakoi.config.credentials import credential_for, server_and_token
-from kakoi.config.environments import audit_file, environment_manager, now, ssh_variables
+from kakoi.config.environments import environment_manager, ssh_variables
 from kakoi.config.loading import PROJECT_FILES, with_project
 from kakoi.config.opening import open_gate, sandbox_from
 from kakoi.config.policies import policy_from
 from kakoi.config.project_rules import RULES_NAME, ProjectRules, project_rules
+from kakoi.config.recording import audit_file, now
 from kakoi.config.settings import Settings
 from kakoi.gate import Gate
 from kakoi.process.executor import ProcessExecutor

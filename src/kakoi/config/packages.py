@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from kakoi.config.policies import policy_from
+from kakoi.config.recording import now
 from kakoi.config.settings import PackagesSection, PolicySettings
 from kakoi.packages.allowlist import AllowlistConfig
 from kakoi.packages.install import SHIPPED, Installer, PackagePlace
@@ -41,6 +41,6 @@ def installer_from(
         lists,
         place,
         log=InstallLog(folder),
-        clock=lambda: datetime.now(UTC),
+        clock=now,
         tell_rejected=tell_rejected,
     )

@@ -6,10 +6,14 @@ import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kakoi.audit import AuditLog, judged
 from kakoi.homes import state_folder
 from kakoi.policy.decide import Decision
+
+if TYPE_CHECKING:
+    from kakoi.config.settings import Settings
 
 
 def record_verdict(decision: Decision, audit_file: Path | None, *, cwd: str, session: str) -> None:
@@ -22,12 +26,22 @@ def audit_log(file: Path | None) -> AuditLog:
     """The log: the file that is named, by the settings or the environment, or the usual one."""
     named = os.environ.get("KAKOI_AUDIT_FILE")
     path = file or (Path(named) if named else default_audit_file(os.environ))
-    return AuditLog(path, clock=lambda: datetime.now(UTC))
+    return AuditLog(path, clock=now)
+
+
+def audit_file(settings: "Settings") -> Path:
+    """Where the log is, as the settings say."""
+    return Path(settings.audit.file) if settings.audit.file else default_audit_file(os.environ)
 
 
 def default_audit_file(environ: Mapping[str, str]) -> Path:
     """Where the log is if nobody says otherwise."""
     return state_folder(environ) / "audit.jsonl"
+
+
+def now() -> datetime:
+    """The time of day."""
+    return datetime.now(UTC)
 
 
 def user_name() -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kakoi.config.credentials import server_and_token
-from kakoi.config.environments import audit_file, now
+from kakoi.config.recording import audit_file, now
 from kakoi.config.settings import Settings
 from kakoi.errors import ConfigurationError, QueueError
 from kakoi.tasks.queue import TaskQueue
