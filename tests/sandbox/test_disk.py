@@ -15,7 +15,7 @@ import pytest
 from kakoi.errors import SandboxError
 from kakoi.process.stream import ProcessStream
 from kakoi.runner.commands import MIB, Command
-from kakoi.sandbox import volumes
+from kakoi.sandbox import mounting
 from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.disk import Disk, volume_path
 from kakoi.sandbox.docker import DockerAdapter
@@ -149,7 +149,7 @@ async def test_what_a_killed_helper_leaves_goes_with_the_next_disk(
             super().__init__(*arguments)  # type: ignore[arg-type]
             streams.append(self)
 
-    monkeypatch.setattr(volumes, "ProcessStream", Remembered)
+    monkeypatch.setattr(mounting, "ProcessStream", Remembered)
     async with mounted(SMALL, name="test-left", uid=1, gid=1):
         device = parse_mounts(mounts())[volume_path("test-left")].loop
         file = loops()[device]

@@ -1,18 +1,15 @@
 """A disk of limited size, mounted while a container is being started that takes it over."""
 
-import asyncio
 import contextlib
 import os
 import shutil
-import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
 from kakoi.errors import SandboxError
-from kakoi.process.stream import Launch, ProcessStream
 from kakoi.sandbox.disk import TEMPORARY, Disk, volume_path
+from kakoi.sandbox.mounting import mounting
 
-VOLUME: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "process", "volume.py")
 # On a disk, as that is what it stands for; /tmp is in memory on many machines.
 _FOLDER: Final = "/var/tmp"  # noqa: S108
 _TIMEOUT_S: Final = 60.0
@@ -47,42 +44,21 @@ async def mounted(
         "noexec" if data_only else "exec",
         *fields,
     ]
-    async with _open(order):
+    async with mounting("volume.py", order, timeout_s=_TIMEOUT_S, failure=_failure):
         yield
 
 
 @contextlib.asynccontextmanager
 async def held(paths: Sequence[str], *, name: str, pid: int) -> AsyncIterator[None]:
     """Keep the disk of a container, of which `pid` is a process, while that is started anew."""
-    async with _open(["again", volume_path(name), str(pid), *paths]):
+    order = ["again", volume_path(name), str(pid), *paths]
+    async with mounting("volume.py", order, timeout_s=_TIMEOUT_S, failure=_failure):
         yield
 
 
-@contextlib.asynccontextmanager
-async def _open(order: Sequence[str]) -> AsyncIterator[None]:
-    spec = os.fsencode("\0".join(order))
-    argv = [sys.executable, "-I", "-S", VOLUME]
-    stream = ProcessStream(Launch(argv=argv, env={"LANG": "C.UTF-8"}))
-    try:
-        loop = asyncio.get_running_loop()
-        said = b""
-        with contextlib.suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(_TIMEOUT_S):
-                await loop.sock_sendall(stream.socket, b"%010d" % len(spec) + spec)
-                said = await loop.sock_recv(stream.socket, 1)
-                if not said:
-                    await stream.wait()
-        if not said:
-            raise _failure(stream.stderr)
-        yield
-    finally:
-        await stream.end(grace_s=_TIMEOUT_S)  # Killed, it would leave the mount behind.
-
-
-def _failure(stderr: str) -> SandboxError:
-    lines = dict(line.partition(": ")[::2] for line in stderr.splitlines())
+def _failure(said: Mapping[str, str], stderr: str) -> SandboxError:
     return SandboxError(
-        lines.get("staging") or "no disk of limited size could be made",
+        said.get("staging") or "no disk of limited size could be made",
         details={"stderr": stderr},
-        hint=f"{lines.get('fix') or 'free a loop device'}; or set `resources.disk_limit: none`",
+        hint=f"{said.get('fix') or 'free a loop device'}; or set `resources.disk_limit: none`",
     )
