@@ -107,6 +107,7 @@ async def test_what_a_project_may_not_say_ends_its_preparation_in_words(
         "[": "no YAML",
         "tasks: &a [*a]": "alias",
         "\xff": "unknown key|no keys|no YAML",
+        "#" * 300_000: "the project's .kakoi.yaml cannot be read: ",
     }
     for number, (text, words) in enumerate(cases.items()):
         task = a_task(a_repository(tmp_path / str(number), {".kakoi.yaml": text}))
@@ -114,6 +115,9 @@ async def test_what_a_project_may_not_say_ends_its_preparation_in_words(
             await manager.prepare(task)
     task = a_task(a_repository(tmp_path / "two", {".kakoi.yaml": "", "kakoi.yaml": ""}))
     with pytest.raises(ConfigurationError, match="the project has kakoi"):
+        await manager.prepare(task)
+    task = a_task(a_repository(tmp_path / "folder", {".kakoi.yaml/x": ""}))
+    with pytest.raises(ConfigurationError, match=r"the project's \.kakoi\.yaml cannot be read"):
         await manager.prepare(task)
     assert containers(owner) == []
 

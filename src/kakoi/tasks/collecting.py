@@ -1,6 +1,8 @@
-"""Bytes out of an environment: all that a command writes, up to a limit."""
+"""Bytes out of an environment: what a command writes and what files hold, up to a limit."""
 
-from kakoi.errors import KakoiError
+from collections.abc import Sequence
+
+from kakoi.errors import ConfigurationError, KakoiError
 from kakoi.results import ExecutionResult
 from kakoi.runner.commands import Channel, Command
 
@@ -17,3 +19,18 @@ async def written_by(
             if len(data) > most_bytes:
                 raise too_much
         return bytes(data), await running.result()
+
+
+async def files_there(
+    channel: Channel, project: str, names: Sequence[str], *, most_bytes: int
+) -> dict[str, bytes]:
+    """Those files of a project that are there; ConfigurationError if one cannot be read."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = await channel.read_file(f"{project}/{name}", limit=most_bytes)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ConfigurationError(f"the project's {name} cannot be read: {error}") from error
+    return found

@@ -27,7 +27,7 @@ from kakoi.errors import ExecutionError, KakoiError
 from kakoi.gate import Gate
 from kakoi.policy.rules import Policy
 from kakoi.redact import redact
-from kakoi.runner.commands import Channel
+from kakoi.tasks.collecting import files_there
 from kakoi.tasks.delivery import Author, Delivery, Work, push
 from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential
@@ -52,7 +52,8 @@ from kakoi.waiting import finish
 
 __all__ = ["Agent", "Handled", "HandlerOptions", "TaskHandler"]
 _log = logging.getLogger(__name__)
-_MAX_RULES: Final = 64 * 1024 + 1
+# One more than may be read: whoever reads it says in better words that it is too long.
+_MAX_RULES_BYTES: Final = 64 * 1024 + 1
 
 
 class Place(Protocol):
@@ -183,7 +184,8 @@ class TaskHandler:
         project = info.workspace_path
         delivery = Delivery(channel, project, author=self._options.author)
         base = await delivery.begin()
-        files = await _read(channel, project, (TEMPLATE_NAME, *self._agent.rule_files))
+        names = (TEMPLATE_NAME, *self._agent.rule_files)
+        files = await files_there(channel, project, names, most_bytes=_MAX_RULES_BYTES)
         template = files.pop(TEMPLATE_NAME, None)
         rules = self._agent.read_rules(files)
         tightened = gate.under(rules.applied_to(gate.policy), approver=None, session="")
@@ -314,19 +316,6 @@ def _handled(ended: Ended, transcript: Path) -> Handled:
         ended=ended,
         transcript=transcript,
     )
-
-
-async def _read(channel: Channel, project: str, names: Sequence[str]) -> dict[str, bytes]:
-    """The files of a project that are there."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = await channel.read_file(f"{project}/{name}", limit=_MAX_RULES)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise ExecutionError(f"the project's {name} cannot be read: {error}") from error
-    return found
 
 
 def _text(data: bytes) -> str:

@@ -16,11 +16,11 @@ from kakoi.runner.commands import Channel, Command
 from kakoi.sandbox.docker_cli import Program
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.tasks.checkout import PROJECT
-from kakoi.tasks.collecting import written_by
+from kakoi.tasks.collecting import files_there, written_by
 from kakoi.tasks.reaching import is_proxied
 from kakoi.tasks.values import EnvironmentOptions
 
-_MAX_SETTINGS: Final = 256 * 1024
+_MAX_SETTINGS_BYTES: Final = 256 * 1024
 _ARCHIVE_S: Final = 300.0
 # The names and the contents of a project's files of settings, those that are there.
 Read = Callable[[Mapping[str, bytes]], EnvironmentOptions]
@@ -40,14 +40,7 @@ class Projects:
 
     async def read(self, channel: Channel, ours: EnvironmentOptions) -> EnvironmentOptions:
         """What holds for the project that is there; `ours` itself, if it says nothing."""
-        found = {}
-        for name in self._files:
-            try:
-                found[name] = await channel.read_file(f"{PROJECT}/{name}", limit=_MAX_SETTINGS)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise ConfigurationError(f"the project's {name} cannot be read: {error}") from error
+        found = await files_there(channel, PROJECT, self._files, most_bytes=_MAX_SETTINGS_BYTES)
         return self._read(found) if found and self._read is not None else ours
 
     async def built(
