@@ -318,6 +318,21 @@ async def test_files_over_the_channel_have_the_same_walls(confined: Walled, secr
     assert content(secret) == "secret\n"
 
 
+async def test_no_program_is_looked_for_where_nothing_can_be_read(tmp_path: Path) -> None:
+    """The `python3` of kakoi's own virtual environment is first on PATH where the tutorial is done."""
+    for folder in ("venv/bin", "project/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "venv/bin")
+    mine = f"{tmp_path}/project/bin:/usr/bin:/bin"
+    env = {"PATH": f"{tmp_path}/venv/bin::{tmp_path}/link:{mine}"}
+    adapter = HostAdapter(tmp_path / "project", confine=True, env=env)
+    try:
+        result = await adapter.run(Command(command='echo "$PATH"'))
+    finally:
+        await adapter.cleanup()
+    assert result.stdout.strip() == mine
+
+
 async def test_nothing_is_left_of_the_private_directory(tmp_path: Path) -> None:
     adapter = HostAdapter(tmp_path, confine=True)
     try:

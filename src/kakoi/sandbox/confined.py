@@ -28,7 +28,7 @@ from kakoi.sandbox.landlock import ALL_FILES, CHANGE, READ, RUN, SCOPES, USE, Ru
 from kakoi.sandbox.limits import Group, rlimits_for
 from kakoi.sandbox.own_folders import OwnFolder, sweep
 from kakoi.sandbox.seccomp import system_call_filters
-from kakoi.sandbox.workspace import Seen, look_at
+from kakoi.sandbox.workspace import Seen, look_at, within
 
 _log = logging.getLogger(__name__)
 _SYSTEM = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /opt /nix/store".split()
@@ -94,6 +94,16 @@ class Confinement:
             required=True,
         )
 
+    def _readable(self, search_path: str) -> str:
+        """Without folders that commands may not read. Links in them can be followed all the same:
+        the `python3` of a virtual environment would start, and fail."""
+        folders = (*_SYSTEM, os.path.realpath(sys.base_prefix), *self.writable)
+        return os.pathsep.join(
+            each
+            for each in search_path.split(os.pathsep)
+            if any(within(os.path.realpath(each), folder) for folder in folders)
+        )
+
     def _paths(self) -> Iterator[tuple[str, int]]:
         for path in (*_SYSTEM, os.path.realpath(sys.base_prefix)):
             yield path, RUN
@@ -112,6 +122,8 @@ class Confinement:
         own = {"TMPDIR": str(self.scratch / "tmp"), "HOME": str(self.scratch / "home")}
         # Git complains of a system's file that it may not read.
         given = {**env, **own, "GIT_CONFIG_NOSYSTEM": "1"}
+        if "PATH" in env:
+            given["PATH"] = self._readable(env["PATH"])
         python, _home = find_python()
         if not as_root:
             enter = ["/bin/sh", "-c", ENTER, "sh", *self._groups, "--"] if self._groups else []
