@@ -39,7 +39,7 @@ def _passed_on(command: Command, functions: set[str]) -> Iterator[Word]:
         if assignment.value is not None:
             yield assignment.value
     program = program_name(command)
-    if program in functions:
+    if program in functions or program == "getopts":
         yield from command.words[1:]
     elif program in ("echo", "printf"):
         yield from (w for w in command.words[1:] if not _OWN_OPTIONS.fullmatch(w.static or ""))

@@ -6,6 +6,7 @@ the directory unknown.
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from kakoi.policy.judging.paths import SCRATCH, absolute, within
@@ -48,9 +49,13 @@ class Folders:
             map(_trap_moves, commands)
         )
         self._lost_in_loops = any(_moves(c) and c.repeats for c in commands)
-        # From here on a `cd` that fails ends the script.
-        ends = (i for i, c in enumerate(commands) if c.certain and not c.scope and _ends_early(c))
+        # From here on a `cd` that stands alone ends the script if it fails.
+        ends = (i for i, c in enumerate(commands) if c.certain and not c.scope and _sets(c, "-"))
         self._ends_early = next(ends, len(commands))
+        if any(_sets(command, "+") for command in commands):
+            self._ends_early = len(commands)
+        self._sizes = Counter(command.statement for command in commands)
+        self._text = script.text
 
     def of(self, command: Command) -> Folder:
         """Where the command runs. A new subshell starts where its parent is."""
@@ -91,12 +96,18 @@ class Folders:
         )
         before = place.path
         place.path = None if lost else _target(variants[0], before)
-        surely = command.certain and (index > self._ends_early or self._exists(place.path))
+        ends = index > self._ends_early and self._stands_alone(command)
+        surely = command.certain and (ends or self._exists(place.path))
         if not surely:
             place.left = _few(place.left | place.others | {before})
         place.others = _few(
             frozenset(_target(words, other) for other in place.others for words in variants)
         )
+
+    def _stands_alone(self, command: Command) -> bool:
+        """Whether the shell takes notice that it fails: not in a list, and not behind `!`."""
+        negated = self._text[: command.start].rstrip().endswith("!")
+        return self._sizes[command.statement] == 1 and not negated
 
     def _exists(self, path: str | None) -> bool:
         """Whether the directory is there for certain: ours, one above it, or a temporary one."""
@@ -108,9 +119,12 @@ def _few(folders: frozenset[str | None]) -> frozenset[str | None]:
     return folders if len(folders) <= _MAX_OTHERS else frozenset({None})
 
 
-def _ends_early(command: Command) -> bool:
-    words = [word.static or "" for word in command.words]
-    return words[:1] == ["set"] and any(re.match(r"-[a-zA-Z]*e", word) for word in words[1:2])
+def _sets(command: Command, sign: str) -> bool:
+    """`set -e`, or `set +e` and anything else that may undo it."""
+    words = [word.static or "+" for word in command.words]
+    options = words[1:2] if sign == "-" else words[1:]
+    pattern = re.compile(re.escape(sign) + (r"[a-zA-Z]*e" if sign == "-" else ""))
+    return words[:1] == ["set"] and any(map(pattern.match, options))
 
 
 def _trap_moves(command: Command) -> bool:

@@ -77,11 +77,18 @@ def printed_by(command: Command) -> str | None:
         return PATH_BELOW
     if program == "mktemp":
         return _PRINTED["mktemp"] if all(w.static in ("-d", "-t", "-q") for w in words) else None
+    if program == "echo" and len(words) == 1:
+        return plain_output(words[0].static)
     if program == "wc" and any(not word.prefix.startswith("-") for word in words):
         return None
     if program == "seq" and any(not re.fullmatch(r"\d+", word.static or "") for word in words):
         return None
     return _PRINTED.get(program or "") if _plain(words) else None
+
+
+def plain_output(text: str | None) -> str | None:
+    """What is printed for certain, if it is one plain word."""
+    return text if re.fullmatch(r"[\w/][\w./-]*", text or "") else None
 
 
 def heredoc_passed_on(commands: Sequence[Command]) -> str | None:
@@ -116,6 +123,8 @@ def _printed_by_git(words: Sequence[Word]) -> str | None:
     if sub in _PATH_GIT and not any(map(_GIT_PRINTS_MORE.match, texts)):
         # Without the option, the lines of the files themselves are in a diff.
         return PATH_BELOW if sub != "diff" or "--name-only" in texts else None
+    if sub == "grep" and _lists_files(words):
+        return PATH_BELOW if all(map(_stays_below, words)) else None
     refs = [word for word in words if not _PLAIN_REF.fullmatch(word.static or " ")]
     if sub not in _PLAIN_GIT or not _plain(refs):
         return None

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Final
 
-from kakoi.policy.judging.outputs import heredoc_passed_on, printed_by_pipeline
+from kakoi.policy.judging.outputs import heredoc_passed_on, plain_output, printed_by_pipeline
 from kakoi.policy.parsing.script import Assignment, Command, Script
 from kakoi.policy.words import Expands, Expansion, Literal, Part, Word, make_word
 
@@ -289,6 +289,9 @@ class Values:
         """xargs' command line, with the shape of the lines it reads in place of its arguments."""
         commands = [self.script.commands[index] for index in command.feeders]
         printed = printed_by_pipeline(commands, command.feeders) if commands else None
+        given = [redirect.body for redirect in command.redirects if redirect.body is not None]
+        if len(given) == 1 and not commands:
+            printed = plain_output((given[0].static or "").strip())
         if printed is None:
             return argv
         return tuple(_with_shape(word, printed) for word in argv)

@@ -22,6 +22,7 @@ from kakoi.policy.words import Word, brace_words
 __all__ = ["UnknownConstruct", "script_of"]
 
 _DECLARING: Final = frozenset("declare local typeset readonly export".split())
+_NAMING: Final = _DECLARING | frozenset("read unset wait getopts".split())
 
 
 def script_of(text: str, tree: Node) -> Script:
@@ -87,8 +88,13 @@ def _simple(walk: Walk, args: list[Node], assigns: list[Node], redirs: list[Node
     words = tuple(w for arg in args for w in brace_words(word(walk, arg, index)))
     redirects = tuple(_redirect(walk, each, index) for each in redirs)
     # `\\declare -i` is a command like any other to the parser.
-    if words and words[0].static in _DECLARING:
+    program = words[0].static if words else None
+    if program in _DECLARING:
         _note_integers(walk, words[1:])
+    # A subscript in the name of a variable is arithmetic, too: `read 'a[x]'`.
+    prints_into = program == "printf" and words[1:2] and words[1].prefix.startswith("-v")
+    if (program in _NAMING or prints_into) and any("[" in each.shown for each in words[1:]):
+        walk.arithmetic = True
     walk.fill(index, words, assignments, redirects)
 
 

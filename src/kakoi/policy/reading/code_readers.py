@@ -163,7 +163,9 @@ def _module(module: Word, operands: tuple[Word, ...]) -> list[Effect]:
     if module.static in ("venv", "virtualenv", "zipfile", "tarfile", "json.tool"):
         return [Effect("writes", word) for word in operands if word.prefix[:1] != "-"]
     if module.static in _RUNNING_MODULES:
-        return [Effect("runs-input", module)]
+        codes = [word for before, word in pairwise(operands) if before.static == "-c"]
+        given = [effect for word in codes for effect in code_effects("python", word)]
+        return given if codes else [Effect("runs-input", module)]
     if module.static in ("runpy", "trace", "profile"):
         return [Effect("unclear-program", module)]
     if module.static == "timeit":

@@ -346,11 +346,11 @@ def read_kill(invocation: Invocation) -> list[Effect]:
     """Jobs of this very text (`%1`, `$!`) are its own; any other process is not."""
     own = [
         bool(re.fullmatch(r"%\w+", word.static or ""))
-        or [p.name for p in word.expansions()] == ["!"]
+        # All of the word: with nothing in `$!`, `1$!` would be another process.
+        or [getattr(part, "name", "") for part in word.parts] == ["!"]
         for word in invocation.arguments.operands
     ]
-    kind = "ends-own-job" if own and all(own) else "ends-processes"
-    return [Effect(kind, invocation.words[0])]
+    return [] if own and all(own) else [Effect("ends-processes", invocation.words[0])]
 
 
 def read_trap(invocation: Invocation) -> list[Effect]:
