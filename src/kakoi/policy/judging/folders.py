@@ -17,6 +17,7 @@ from kakoi.policy.words import Word
 _HOME = "/home/user"  # stands for the home directory: outside, wherever it is
 _MOVING = ("cd", "pushd", "popd")
 _MAX_OTHERS = 8
+_LONGEST_PATH = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +146,5 @@ def _target(words: tuple[Word, ...], before: str | None) -> str | None:
     path = operands[0].shape
     if path is None or (before is None and not path.startswith("/")):
         return None
-    return absolute(path, before or "/")
+    folder = absolute(path, before or "/")
+    return folder if len(folder) <= _LONGEST_PATH else None

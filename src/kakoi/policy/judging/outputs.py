@@ -121,6 +121,8 @@ def _printed_by_git(words: Sequence[Word]) -> str | None:
     texts = [word.static or "" for word in words]
     sub = next((text for text in texts if not text.startswith("-")), "")
     if sub in _PATH_GIT and not any(map(_GIT_PRINTS_MORE.match, texts)):
+        if "--no-index" in texts:
+            return None
         # Without the option, the lines of the files themselves are in a diff.
         return PATH_BELOW if sub != "diff" or "--name-only" in texts else None
     if sub == "grep" and _lists_files(words):

@@ -41,15 +41,14 @@ _DENIED: Final = re.compile(
 _ASKED: Final = re.compile(
     r"HOME|XDG_CONFIG_HOME|PYTHONPATH|CLASSPATH|GOFLAGS|.*_OPTS|RUSTFLAGS|CGO_.*|.*FLAGS|MAVEN_ARGS"
 )
+_SYSTEM_FOLDER: Final = r"(?:/usr|/opt|/Library|/nix)/(?!.*\.\.).*"
 # Asked about by their value: what it may be without a question.
 _ASKED_BY_VALUE: Final = {
     # `category` may be a class of any module.
     "PYTHONWARNINGS": re.compile(r"[\w:, ]*"),
     "PYTEST_ADDOPTS": re.compile(r"(?!.*(?:\.\.|~|(?:^|[=\s'\"])/))[^\0]*", re.DOTALL),
-    **dict.fromkeys(
-        ("JAVA_HOME", "DOTNET_ROOT", "UV_PYTHON"),
-        re.compile(r"(?:(?:/usr|/opt|/Library|/nix)/(?!.*\.\.).*)?|[\w.@+-]*"),
-    ),
+    **dict.fromkeys(("JAVA_HOME", "DOTNET_ROOT"), re.compile(rf"(?:{_SYSTEM_FOLDER})?")),
+    "UV_PYTHON": re.compile(rf"{_SYSTEM_FOLDER}|[\w@+-]*\d[\w.@+-]*|"),
 }
 _COMPILERS: Final = re.compile(
     r"CC|CXX|LD|AR|AS|NM|RANLIB|STRIP|CPP|FC|HOSTCC|HOSTCXX|RUSTC_LINKER"

@@ -55,6 +55,8 @@ _WRITERS: Final[Mapping[str, Sequence[int]]] = {
 _PATH_WRITERS: Final = frozenset(
     {"write_text", "write_bytes", "open", "unlink", "rmdir", "touch", "mkdir", "rename", "chmod"}
 )
+_PATH_READERS: Final = frozenset({"read_text", "read_bytes"})
+_PATH_KEYWORDS: Final = frozenset({"file", "filename", "path", "src", "dst"})
 _PATH_MAKERS: Final = frozenset(
     {"pathlib.Path", "pathlib.PosixPath", "os.path.join", "os.path.expanduser"}
 )
@@ -364,15 +366,21 @@ def _started_command(name: str, call: ast.Call, scope: _Scope) -> str | None:
 def _written_files(name: str, call: ast.Call, scope: _Scope) -> _Pairs:
     indexes = _WRITERS.get(name, ())
     paths = [scope.path(call.args[index]) for index in indexes if index < len(call.args)]
+    if indexes:
+        paths += [scope.path(word.value) for word in call.keywords if word.arg in _PATH_KEYWORDS]
     opens, mode_index = name in _OPENERS, 1
     match call.func:
         # Not for a plain string, which has methods of these names too.
         case ast.Attribute(value=receiver, attr=method) if (
-            not paths and method in _PATH_WRITERS and not isinstance(receiver, ast.Constant)
+            not paths
+            and method in _PATH_WRITERS | _PATH_READERS
+            and not isinstance(receiver, ast.Constant)
         ):
             paths = [scope.path(receiver)]
             opens, mode_index = method == "open", 0
-    reads = opens and not _opens_for_writing(call, mode_index, scope)
+    reads = getattr(call.func, "attr", "") in _PATH_READERS or (
+        opens and not _opens_for_writing(call, mode_index, scope)
+    )
     for path in paths:
         if path and path.startswith(("/", "~", "..")) and path not in HARMLESS_OUTPUTS:
             yield (Effect.READS if reads else Effect.WRITES), path
