@@ -49,6 +49,7 @@ def test_checkpoints_are_made_listed_and_gone_back_to(kakoi: Home) -> None:
     kakoi("run", "--cow", "echo 2 > a; touch b")
     assert kakoi("checkpoint") == (0, "first\n", "")
     assert kakoi("checkpoint", "--json") == (0, '["first"]\n', "")
+    assert kakoi("checkpoint", "--json", "again") == (0, '{"checkpoint": "again"}\n', "")
     assert kakoi("rollback", "first") == (0, "", "")
     assert kakoi("run", "--cow", "cat *")[1] == "1\n"
     status, _, said = kakoi("rollback", "second")

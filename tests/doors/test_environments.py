@@ -186,6 +186,7 @@ async def test_the_output_of_a_job_is_read_by_another_process(
             assert call(tasks, "logs", job) == "one\ntwo\n"
             assert call(tasks, "logs", "--offset", "4", job) == "two\n"
             assert call(tasks, "logs", "--stderr", job) == "bad\n"
+            assert "output is no JSON" in call(tasks, "logs", "--json", job, status=2)
             assert "no task or job" in call(tasks, "logs", "nothing", status=2)
 
         await asyncio.to_thread(look)

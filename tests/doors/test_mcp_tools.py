@@ -576,6 +576,20 @@ async def test_the_log_and_the_policy_can_be_read(client: Client) -> None:
         await client.read_resource("kakoi://secrets")
 
 
+async def test_a_log_that_cannot_be_read_is_told_with_the_way_out(
+    client: Client, mcp_door: McpDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    mcp_door.log.mkdir()
+    with pytest.raises(MCPError, match="is no regular file; name another file"):
+        await client.read_resource("kakoi://audit")
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_tool_without_arguments_says_so(client: Client) -> None:
+    answer = text_of(await client.call_tool("list_jobs", {"jobs": 1}))
+    assert answer == "there is no argument 'jobs'\n  hint: it takes none"
+
+
 async def test_the_prompt_lists_what_may_run(client: Client) -> None:
     (prompt,) = (await client.list_prompts()).prompts
     (message,) = (await client.get_prompt(prompt.name)).messages

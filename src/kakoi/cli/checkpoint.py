@@ -21,6 +21,8 @@ def command(*, name: str | None, as_json: bool, workspace: str, config_file: Pat
     overlay = overlay_of(workspace, config_file)
     if name is not None:
         overlay.checkpoint(name)
+        if as_json:
+            click.echo(json.dumps({"checkpoint": name}))
         return
     names = list(overlay.checkpoints())
     for each in [json.dumps(names)] if as_json else names:

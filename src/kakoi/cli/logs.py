@@ -64,6 +64,8 @@ async def _show(
         async with manager.attached(task) as environment:
             channel = await environment.adapter.channel()
             if name in [job.id for job in await channel.list_jobs()]:
+                if as_json:
+                    raise click.UsageError("--json is for the jobs of a TASK; output is no JSON")
                 await _print(channel, name, stream, offset, follow=follow)
                 return
     raise SandboxError(

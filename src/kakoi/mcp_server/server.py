@@ -9,6 +9,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
@@ -31,7 +32,13 @@ from mcp_types import (
 from kakoi import __version__
 from kakoi.agent.prompt import command_executor_prompt, own_template
 from kakoi.audit import encode, tail
-from kakoi.errors import ConfigurationError, KakoiError, SandboxError, UserCancelledError
+from kakoi.errors import (
+    AuditError,
+    ConfigurationError,
+    KakoiError,
+    SandboxError,
+    UserCancelledError,
+)
 from kakoi.mcp_server.arguments import nearest, read_arguments, schema_of
 from kakoi.mcp_server.asking import MustAsk, Person
 from kakoi.mcp_server.house import House, ToolCall
@@ -156,7 +163,11 @@ class _Handlers:
         uri = str(params.uri)
         policy = self._house.gate.policy
         if uri == _AUDIT:
-            text, kind = await asyncio.to_thread(self._audit), "application/jsonl"
+            try:
+                text, kind = await asyncio.to_thread(self._audit), "application/jsonl"
+            except AuditError as error:
+                message = f"{shown(str(error))}; {shown(error.hint)}"
+                raise MCPError(code=INTERNAL_ERROR, message=message) from error
         elif uri == _POLICY:
             text, kind = policy_as_text(policy), "text/plain"
         elif uri == _POLICY_JSON:
