@@ -326,6 +326,17 @@ async def test_a_file_address_is_fetched_here_and_carried_in(repository: Path, m
         await make().prepare(a_task(f"file://{repository}-gone"))
 
 
+@pytest.mark.requirement("A-042", "A-043")
+@pytest.mark.parametrize(("depth", "count"), [(1, "1"), (None, "2")])
+async def test_what_is_carried_in_has_no_more_history_than_was_asked_for(
+    repository: Path, make: Make, depth: int | None, count: str
+) -> None:
+    task = a_task(f"file://{repository}", source="feature")
+    async with make(clone=CloneOptions(depth=depth)).open(task):
+        assert inside(task, "git rev-list --count HEAD") == count
+        assert inside(task, "git fsck && git status -s && cat new.txt") == "new"
+
+
 async def test_an_ssh_address_is_fetched_here_without_a_prompt(
     repository: Path, make: Make, tmp_path: Path
 ) -> None:

@@ -339,7 +339,7 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_clone_is_said_and_nothing_
     executor = Breaking()
     manager = make(executor=executor, kind=Steps)
     small = "rmdir project; mkdir /dev/shm/p; ln -s /dev/shm/p project; "
-    small += "ln -s /dev/shm/bundle tmp/.kakoi-bundle; head -c 66500000 /dev/zero >/dev/shm/fill"
+    small += "head -c 66500000 /dev/zero >/dev/shm/fill"
 
     async def shrink() -> None:
         name = container_name(task.uuid)

@@ -289,6 +289,24 @@ def test_a_task_of_a_killed_consumer_is_gone_on_with_by_another(
     assert containers(owner) == []
 
 
+def test_a_consumer_that_goes_on_has_an_environment_ready_for_its_first_task(
+    hub: Hub, tmp_path: Path, owner: str
+) -> None:
+    with OpenAIServer().listening() as model:
+        run = runner_for(hub, tmp_path, owner, model)
+        run.config["tasks"]["pool_size"] = 1
+        running = run.start("consumer", "--continuous")
+        try:
+            wait_until(lambda: containers(owner))
+            running.send_signal(signal.SIGTERM)
+            _, err = running.communicate(timeout=PATIENCE_S)
+        finally:
+            running.kill()
+            running.communicate()
+    assert running.returncode == 128 + signal.SIGTERM, err
+    assert containers(owner) == []
+
+
 def test_a_signal_gives_the_task_back_and_leaves_nothing(
     hub: Hub, tmp_path: Path, owner: str
 ) -> None:

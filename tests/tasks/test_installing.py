@@ -78,6 +78,7 @@ HOSTILE = [
         + "requests"
     },
     {"pyproject.toml": "[project]\nname='x'\nversion='1'\n"},
+    {"setup.py": "open('/workspace/ran', 'w')"},
 ]
 
 

@@ -146,7 +146,7 @@ async def test_a_pull_request_comes_over_ssh_with_a_key_that_one_process_is_lent
         assert git("remote", "get-url", "origin") == server.url
         held = docker("exec", name, "sh", "-c", "cat /proc/*/environ; ls -a ~ /workspace/tmp")
         assert "SSH_AUTH_SOCK" not in held
-        assert ".kakoi-bundle" not in held
+        assert ".kakoi-project" not in held
         assert ".ssh" not in held
     assert executor.lent == ["git clone"]
     assert "Accepted publickey" in server.log()

@@ -26,6 +26,7 @@ from kakoi.errors import KakoiError
 from kakoi.gate import Gate
 from kakoi.printable import shown
 from kakoi.tasks.consuming import Consumed, Consumer, Produced, produce
+from kakoi.tasks.environments import ExecutionEnvironmentManager
 from kakoi.tasks.queue import TaskQueue
 from kakoi.tasks.removal import sweep_once
 from kakoi.tasks.sources.source import TaskGetter
@@ -86,7 +87,7 @@ class Tasks:
     async def _consume(self, *, continuous: bool) -> int:
         pause_s = self._settings.tasks.queue.poll_seconds
         status = 0
-        async with self._open() as (_getter, consumer):
+        async with self._open(for_many=continuous) as (_getter, consumer):
             while True:
                 consumed = await self._patiently(consumer.consume, continuous=continuous)
                 if consumed is not None:
@@ -148,12 +149,14 @@ class Tasks:
                     await asyncio.wait([sweeping])
 
     @contextlib.asynccontextmanager
-    async def _open(self) -> AsyncIterator[tuple[TaskGetter, Consumer]]:
+    async def _open(self, *, for_many: bool = False) -> AsyncIterator[tuple[TaskGetter, Consumer]]:
         settings = self._settings
         async with (
             open_environments(settings) as environments,
             task_getter(settings) as getter,
         ):
+            if for_many and isinstance(environments, ExecutionEnvironmentManager):
+                environments.begin_to_warm()
             handler = task_handler(settings, environments, self._tools(), listener=self._show)
             queue = task_queue(settings)
             attempts = settings.tasks.queue.max_attempts

@@ -18,9 +18,9 @@ from kakoi.errors import SandboxError
 from kakoi.runner.commands import Channel, Command
 from kakoi.tasks.checkout import PROJECT
 from kakoi.tasks.dependencies import Step
+from kakoi.tasks.sending import send_file
 
 MAX_BYTES: Final = 1024 * 1024 * 1024
-_CHUNK: Final = 1024 * 1024
 _COPY_S: Final = 600.0
 _FILL_S: Final = 1800.0
 # Where each package manager keeps what it has downloaded, from the user's home.
@@ -35,6 +35,7 @@ FOLDERS: Final[Mapping[str, str]] = {
 _DOWNLOADS: Final[Mapping[str, str]] = {
     "requirements.txt": "pip download --only-binary :all: --dest /workspace/tmp/downloads "
     "-r requirements.txt",
+    "npm-shrinkwrap.json": "npm ci --ignore-scripts",
     "package-lock.json": "npm ci --ignore-scripts",
     "package.json": "npm install --ignore-scripts --no-package-lock",
     "go.mod": "go mod download",
@@ -69,17 +70,9 @@ class Cache:
         path = self._path(name)
         if name not in FOLDERS or not path.is_file():
             return
-        command = Command(
-            command='tar -x -f - -C "$HOME"', stdin_open=True, timeout_s=_COPY_S, max_output_bytes=0
-        )
+        command = Command(command='tar -x -f - -C "$HOME"', timeout_s=_COPY_S)
         with contextlib.suppress(OSError, SandboxError):
-            file = await asyncio.to_thread(path.open, "rb")
-            with contextlib.closing(file):
-                async with channel.open(command) as running:
-                    while data := await asyncio.to_thread(file.read, _CHUNK):
-                        await running.write(data)
-                    await running.close_stdin()
-                    await running.result()
+            await send_file(channel, command, path)
 
     async def fill(self, channel: Channel, step: Step) -> int:
         """Download for this step in an environment that is used for nothing else; the bytes kept.

@@ -6,9 +6,9 @@ files.
 """
 
 import asyncio
-import contextlib
 import logging
 import re
+import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command
 from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote
+from kakoi.tasks.sending import send_file
 from kakoi.tasks.task import Task
 
 _log = logging.getLogger(__name__)
 PROJECT: Final = "/workspace/project"
-_BUNDLE: Final = "/workspace/tmp/.kakoi-bundle"
+_CARRIED_TO, _CARRIED = "/workspace/tmp", ".kakoi-project.git"
 _TRIES: Final = 3
 _PAUSE_S: Final = 1.0
-_CHUNK: Final = 1024 * 1024
 # How far back the histories of two branches are fetched until they meet; then, all of it.
 _DEEPEN: Final = (50, 500, 5000)
 _NO_GIT: Final = "the image has no git"
@@ -185,13 +185,17 @@ class Checkout:
 
     async def _carry_in(self, remote: Remote, task: Task) -> None:
         with tempfile.TemporaryDirectory(prefix="kakoi-clone-") as folder:
-            bundle = await self._fetch_here(remote, task, folder)
-            await self._send(bundle, remote)
+            archive = await self._fetch_here(remote, task, folder)
+            unpack = Command(command=["tar", "-x", "-f", "-", "-C", _CARRIED_TO])
+            result = await send_file(self._channel, unpack, archive)
+        if not result.ok:
+            raise _failure(result, remote, None)
+        carried = f"{_CARRIED_TO}/{_CARRIED}"
         branch = [] if task.source_branch is None else ["--branch", task.source_branch]
         steps = [
-            ["git", "clone", "--quiet", *branch, "--", _BUNDLE, PROJECT],
+            ["git", "clone", "--quiet", *branch, "--", carried, PROJECT],
             ["git", "-C", PROJECT, "remote", "set-url", "origin", remote.url],
-            ["rm", "-f", _BUNDLE],
+            ["rm", "-rf", carried],
         ]
         for argv in steps:
             result = await self._git(argv, None, None, cwd="/workspace")
@@ -199,30 +203,34 @@ class Checkout:
                 raise _failure(result, remote, None)
 
     async def _fetch_here(self, remote: Remote, task: Task, folder: str) -> Path:
-        """A bundle of the project, made by our own git with our own keys."""
-        bare, bundle = Path(folder, "project.git"), Path(folder, "project.bundle")
-        only = [] if task.source_branch is None else ["--branch", task.source_branch]
-        clone = ["clone", "--quiet", "--bare", *only, "--", remote.url, str(bare)]
-        pack = ["-C", str(bare), "bundle", "create", "--quiet", str(bundle), "HEAD", "--branches"]
-        # Only the first talks to the remote: no other needs our keys.
-        for argv, place in ((clone, remote), (pack, None)):
-            done = await self._git_here.run(argv, place)
-            if done.exit_code != 0:
-                raise clone_error(done.stderr, remote)
-        return bundle
+        """The project as an archive, fetched by our own git with our own keys.
 
-    async def _send(self, bundle: Path, remote: Remote) -> None:
-        # Enough for what it has to say if that fails.
-        command = Command(command=["tee", _BUNDLE], stdin_open=True, max_output_bytes=4096)
-        file = await asyncio.to_thread(bundle.open, "rb")
-        with contextlib.closing(file):
-            async with self._channel.open(command) as running:
-                while data := await asyncio.to_thread(file.read, _CHUNK):
-                    await running.write(data)
-                await running.close_stdin()
-                result = await running.result()
-        if not result.ok:
-            raise _failure(result, remote, None)
+        An archive of a repository, and no bundle: that cannot say where a short history ends.
+        """
+        bare = Path(folder, _CARRIED)
+        only = [] if task.source_branch is None else ["--branch", task.source_branch]
+        # Of two branches all of it: where they meet is known then.
+        depth = self._options.depth if task.target_branch is None else None
+        shallow = [] if depth is None else ["--depth", str(depth)]
+        argv = ["clone", "--quiet", "--bare", *only, *shallow, "--", remote.url, str(bare)]
+        done = await self._git_here.run(argv, remote)
+        if done.exit_code != 0:
+            raise clone_error(done.stderr, remote)
+        return await asyncio.to_thread(_packed, bare)
+
+
+def _packed(folder: Path) -> Path:
+    """An archive of a folder, beside it. Its files are of whoever unpacks it."""
+
+    def of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        return entry
+
+    path = folder.with_suffix(".tar")
+    with tarfile.open(path, "w") as archive:
+        archive.add(folder, folder.name, filter=of_nobody)
+    return path
 
 
 def _failure(

@@ -32,6 +32,7 @@ _KINDS: Final[tuple[tuple[tuple[str, str], ...], ...]] = (
         ("bun.lock", "bun install --frozen-lockfile"),
         ("bun.lockb", "bun install --frozen-lockfile"),
         ("yarn.lock", "yarn install --frozen-lockfile"),
+        ("npm-shrinkwrap.json", "npm ci"),
         ("package-lock.json", "npm ci"),
         ("package.json", "npm install"),
     ),
@@ -42,6 +43,7 @@ _KINDS: Final[tuple[tuple[tuple[str, str], ...], ...]] = (
         ("Pipfile.lock", "pipenv sync --dev"),
         ("requirements.txt", "pip install -r requirements.txt"),
         ("pyproject.toml", "pip install -e ."),
+        ("setup.py", "pip install -e ."),
     ),
     (
         ("condaenv.yaml", "mamba env create -f condaenv.yaml"),
@@ -63,6 +65,7 @@ _NEEDS: Final = {
     "bun.lock": "package.json",
     "bun.lockb": "package.json",
     "yarn.lock": "package.json",
+    "npm-shrinkwrap.json": "package.json",
     "package-lock.json": "package.json",
     "uv.lock": "pyproject.toml",
     "poetry.lock": "pyproject.toml",

@@ -148,7 +148,7 @@ class ExecutionEnvironmentManager:
                     raise
         finally:
             self._preparing.discard(task.uuid)
-            self._pool.refill(self.options.container)
+            self.begin_to_warm()
 
     async def _prepare(self, task: Task) -> ContainerInfo:
         container_id = await self._create_container(task)
@@ -267,6 +267,10 @@ class ExecutionEnvironmentManager:
     async def warm(self) -> None:
         """Fill the pool now, and not after the first task has gone without it."""
         await self._pool.fill(self.options.container)
+
+    def begin_to_warm(self) -> None:
+        """Fill the pool in the background; what stands against it is logged."""
+        self._pool.refill(self.options.container)
 
     async def close(self) -> None:
         """Take the pool away, and let go of environments without removing them."""

@@ -25,8 +25,8 @@ _INSTALL_S: Final = 600.0
 _MAX_MANIFEST_BYTES: Final = 1024 * 1024
 _SAID: Final = 2000
 _MOST_REFUSED: Final = 5
-# Beside a listed package.json, these would say where packages come from, and which.
-_NODE_BESIDE: Final = (".npmrc", "npm-shrinkwrap.json")
+# Beside a listed package.json, it would say where packages come from.
+_NPM_SETTINGS: Final = ".npmrc"
 
 
 async def install_all(
@@ -78,9 +78,8 @@ async def _objection(
     adapter: DockerAdapter, step: Step, files: Collection[str], lists: AllowlistConfig
 ) -> str:
     """Why the lists are against this step; empty if they are not."""
-    beside = [name for name in _NODE_BESIDE if name in files and step.file == "package.json"]
-    if beside:
-        return f"{step.file} is not installed: {beside[0]} beside it could change what it means"
+    if step.file == "package.json" and _NPM_SETTINGS in files:
+        return f"{step.file} is not installed: {_NPM_SETTINGS} beside it could change what it means"
     try:
         channel = await adapter.channel()
         data = await channel.read_file(f"{PROJECT}/{step.file}", limit=_MAX_MANIFEST_BYTES)
