@@ -147,6 +147,7 @@ class ScriptedChannel:
         self.files = dict(files)
         self.commands: list[Command] = []
         self.lost = False
+        self.shell = "bash"
 
     async def run(self, command: Command) -> ExecutionResult:
         self.commands.append(command)

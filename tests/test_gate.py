@@ -65,6 +65,9 @@ class RecordingSandbox:
     async def channel(self) -> Channel:
         return await self._host.channel()
 
+    async def shell(self) -> str:
+        return await self._host.shell()
+
     @property
     def holding(self) -> Holding:
         return self._host.holding
@@ -109,6 +112,13 @@ def events(log_file: Path) -> list[str]:
     return [record.event for record in read(log_file)]
 
 
+class WithoutBash(RecordingSandbox):
+    """Says that it has none. What is refused for it would be arithmetic to the bash that it has."""
+
+    async def shell(self) -> str:
+        return "sh"
+
+
 async def test_an_allowed_command_runs_and_is_recorded_twice(
     sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
 ) -> None:
@@ -126,6 +136,45 @@ async def test_an_allowed_command_runs_and_is_recorded_twice(
     assert (ended.event, ended.id, ended.exit_code) == (Event.ENDED, command.id, 0)
     assert (ended.reason, ended.stdout_bytes) == (Reason.EXITED, 6)
     assert verify(log_file).ok
+
+
+async def test_a_text_is_judged_for_the_shell_that_will_read_it(
+    tmp_path: Path, audit: AuditLog, log_file: Path
+) -> None:
+    hidden = Command(command="((reboot))")
+    sandbox = WithoutBash(tmp_path)
+    opened: list[str] = []
+
+    async def open_it() -> RecordingSandbox:
+        opened.append("")
+        return sandbox
+
+    gate = Gate(POLICY, open_it, audit=audit, approver=Person(agrees=True), ask_always=True)
+    for attempt in (gate.run, gate.start):
+        with pytest.raises(SecurityError, match="reboot"):
+            await attempt(hidden)
+    with pytest.raises(SecurityError, match="reboot"):
+        async with gate.open(hidden):
+            pytest.fail("it was let in")
+    assert (sandbox.asked, events(log_file)) == ([], [Event.REFUSED] * 3)
+    # A program and its words are read by no shell.
+    result = await gate.run(Command(command=["echo", "((reboot))"]))
+    assert result.stdout == "((reboot))\n"
+    await sandbox.cleanup()
+    assert opened == [""]
+
+
+async def test_no_place_is_opened_to_learn_its_shell_for_what_is_refused_or_plain(
+    tmp_path: Path,
+) -> None:
+    async def open_it() -> RecordingSandbox:
+        raise AssertionError("it was opened")
+
+    gate = Gate(POLICY, open_it)
+    with pytest.raises(SecurityError):
+        await gate.run(Command(command="if true; then sudo ls; fi"))
+    with pytest.raises(UserCancelledError):
+        await Gate(POLICY, open_it, ask_always=True).run(Command(command="ls -l | head"))
 
 
 @pytest.mark.requirement("A-066")

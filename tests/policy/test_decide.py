@@ -291,3 +291,39 @@ def test_spec_c_and_d_allow_all_of_git_but_not_what_makes_it_run_programs(profil
     assert verdict("git commit -m x", profile) == "allow"
     assert verdict("git push origin main", profile) == "allow"
     assert verdict("git -c core.sshCommand=x fetch", profile) == "deny"
+
+
+# ── another shell ──
+
+
+@pytest.mark.parametrize(
+    ("command", "rule"),
+    [
+        ("((reboot))", "system-control"),
+        ("[[ x || reboot ]]", "system-control"),
+        ("[[ a > /etc/x ]]", "write-outside"),
+        ("echo $'a\\' ; reboot #'", "system-control"),
+        ("a=(1 2); ls", "unreadable"),
+        ("cat <<< hello", "unreadable"),
+    ],
+)
+def test_a_text_for_sh_is_judged_as_sh_reads_it_too(command: str, rule: str) -> None:
+    policy = load_policy("coding-agent")
+    assert decide(policy, command, cwd=CWD).allowed
+    found = decide(policy, command, cwd=CWD, read_by="sh")
+    assert (found.verdict, found.findings[0].rule) == (Verdict.DENY, rule)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "[[ -f x ]] && cat x",
+        "[[ a == b ]]",
+        "if [ -f x ]; then cat x; fi",
+        "for i in 1 2; do echo $((i + 1)); done",
+        "{ ls; pwd; } >out.txt 2>/dev/null",
+        "cat <<'X'\n$(reboot)\nX",
+    ],
+)
+def test_what_is_harmless_in_every_reading_is_allowed_for_sh(command: str) -> None:
+    assert decide(load_policy("coding-agent"), command, cwd=CWD, read_by="sh").allowed

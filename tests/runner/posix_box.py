@@ -101,6 +101,9 @@ class PosixBox:
     async def channel(self) -> Channel:
         return await self._connection.channel()
 
+    async def shell(self) -> str:
+        return (await self.channel()).shell
+
     @property
     def holding(self) -> Holding:
         return Holding()

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from kakoi.errors import ExecutionTimeoutError, ImagePullError, SandboxError
+from kakoi.errors import ExecutionTimeoutError, ImagePullError, SandboxError, SecurityError
+from kakoi.gate import Gate
+from kakoi.policy.profiles import load_policy
 from kakoi.process import ProcessExecutor
 from kakoi.results import Reason
 from kakoi.runner.commands import MIB, Command
@@ -108,6 +110,20 @@ async def test_output_errors_and_status_come_back_apart(
     result = await make(lifetime=lifetime, image=image).execute("echo out; echo err >&2; exit 3")
     assert (result.stdout, result.stderr, result.exitCode) == ("out\n", "err\n", 3)
     assert result.reason is Reason.EXITED
+
+
+async def test_a_text_is_judged_for_the_shell_that_the_image_has(make: Make, image: str) -> None:
+    sandbox = make(image=image)
+    has_bash = await sandbox.shell() == "bash"
+    assert has_bash == (image == PYTHON)
+    gate = Gate(load_policy("coding-agent"), sandbox)
+    # To bash a sum, to the other a command in two pairs of parentheses.
+    if has_bash:
+        assert (await gate.run(Command(command="((mount))"))).reason is Reason.EXITED
+    else:
+        with pytest.raises(SecurityError, match="mount"):
+            await gate.run(Command(command="((mount))"))
+    assert (await gate.run(Command(command="if [ -d / ]; then echo yes; fi"))).stdout == "yes\n"
 
 
 @pytest.mark.requirement("B-012")

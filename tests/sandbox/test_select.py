@@ -66,6 +66,9 @@ class Claimed:
     async def channel(self) -> Channel:
         raise NotImplementedError
 
+    async def shell(self) -> str:
+        raise NotImplementedError
+
     @property
     def holding(self) -> Holding:
         return Holding()

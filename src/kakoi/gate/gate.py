@@ -31,7 +31,7 @@ from kakoi.gate.calls import (
 )
 from kakoi.gate.jobs import Jobs
 from kakoi.gate.reaching import Watch, Watchable, WatchedRunning, with_blocked
-from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
+from kakoi.policy.decide import DEFAULT_CWD, Decision, decide, is_for_any_shell
 from kakoi.policy.rules import Policy, Verdict
 from kakoi.results import ExecutionResult
 from kakoi.runner.commands import Channel, Command, Running, new_id
@@ -115,11 +115,22 @@ class Gate:
         named = {"session": session or labels.session, "task": labels.task, "user": labels.user}
         return judged(decision, id=id, cwd=cwd, **named)
 
-    async def judge(self, command: Command, call: Call = _PLAIN_CALL) -> Decision:
+    async def judge(
+        self, command: Command, call: Call = _PLAIN_CALL, *, read_by: str = "bash"
+    ) -> Decision:
         """What the policy says; nothing is asked, recorded or run."""
+        text, cwd = judged_text(command, call.variables), command.cwd or self._cwd
         # In a thread: what is not plain is read by a parser that is a program of its own.
-        text = judged_text(command, call.variables)
-        return await asyncio.to_thread(decide, self._policy, text, cwd=command.cwd or self._cwd)
+        return await asyncio.to_thread(decide, self._policy, text, cwd=cwd, read_by=read_by)
+
+    async def _judge_for_its_shell(self, command: Command, call: Call) -> Decision:
+        """Images without bash read a text with `sh`, which may find other commands in it."""
+        decision = await self.judge(command, call)
+        is_text = isinstance(command.command, str)
+        if decision.verdict is Verdict.DENY or not is_text or is_for_any_shell(decision.command):
+            return decision
+        shell = await (await self.place()).shell()
+        return decision if shell == "bash" else await self.judge(command, call, read_by=shell)
 
     async def run(self, command: Command) -> ExecutionResult:
         """Run `command` to its end.
@@ -288,7 +299,7 @@ class Gate:
 
     async def _admit(self, command: Command, call: Call = _PLAIN_CALL) -> AuditEntry:
         """Judge, and ask if need be; returns what to record when it starts."""
-        decision = await self.judge(command, call)
+        decision = await self._judge_for_its_shell(command, call)
         rules = ", ".join(finding.rule for finding in decision.findings[:5])
         _log.info(
             "the policy `%s` says %s%s",

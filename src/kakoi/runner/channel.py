@@ -65,6 +65,11 @@ class RunnerChannel:
         return bool(self._line.stream.lost)
 
     @property
+    def shell(self) -> str:
+        """`bash` or `sh`; see `Channel.shell`."""
+        return "bash" if self.hello.shell.endswith("/bash") else "sh"
+
+    @property
     def hello(self) -> Hello:
         """Who the runner says it is."""
         return self._line.stream.hello.result()
@@ -108,8 +113,7 @@ class RunnerChannel:
     ) -> OutputPart:
         """A part of a job's output; see `Channel.read_output`."""
         data = bytearray()
-        number_of_stream = 0 if stream == "stdout" else 1
-        order = {"op": "read", "id": job, "stream": number_of_stream, "offset": offset}
+        order = {"op": "read", "id": job, "stream": int(stream == "stderr"), "offset": offset}
         order |= {"limit": min(limit, frames.WINDOW), "wait_s": wait_s}
         answer = await self.ask(order, lambda _kind, body: data.extend(body))
         with self._trusting_nothing():

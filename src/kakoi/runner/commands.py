@@ -236,6 +236,11 @@ class Channel(Protocol):
         """Is the other end gone? Then every call fails, and a new channel is needed."""
         ...
 
+    @property
+    def shell(self) -> str:
+        """What reads a command that is one text: `bash`, or `sh` where there is none."""
+        ...
+
     async def run(self, command: Command) -> ExecutionResult:
         """Run to the end. Cancelling the call ends the command first."""
         ...

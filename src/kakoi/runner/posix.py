@@ -100,6 +100,11 @@ class PosixChannel:
         """Is the other end gone?"""
         return bool(self._shells.lost)
 
+    @property
+    def shell(self) -> str:
+        """`bash` or `sh`; see `Channel.shell`."""
+        return "bash" if self._shells.place.shell.endswith("/bash") else "sh"
+
     # --- In the foreground -------------------------------------------------------------------
 
     async def run(self, command: Command) -> ExecutionResult:

@@ -173,6 +173,10 @@ class SandboxAdapter(Protocol):
         """The way in, opened at first use and again after it was lost."""
         ...
 
+    async def shell(self) -> str:
+        """What reads a command that is one text: `bash`, or `sh` where that is not sure."""
+        ...
+
     @property
     def holding(self) -> Holding:
         """Which limits hold; empty before the place was made."""

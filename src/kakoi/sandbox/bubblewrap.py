@@ -161,6 +161,10 @@ class BubblewrapAdapter:
         """The way in, opened at first use and again after it was lost."""
         return await self._connection.channel()
 
+    async def shell(self) -> str:
+        """What reads commands there; see `SandboxAdapter.shell`."""
+        return (await self.channel()).shell
+
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""
         await finish(self._cleanup())

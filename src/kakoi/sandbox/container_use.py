@@ -190,6 +190,10 @@ class ContainerAdapter:
         """There is none."""
         raise _cannot("live output, input, jobs and files")
 
+    async def shell(self) -> str:
+        """The image's bash if it has one, which is not known here."""
+        return "sh"
+
     # --- The environment ---------------------------------------------------------------------
 
     @property

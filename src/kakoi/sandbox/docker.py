@@ -225,6 +225,10 @@ class DockerAdapter:
         """The way in, opened at first use and again after it was lost."""
         return await self._connection.channel()
 
+    async def shell(self) -> str:
+        """What reads commands there; see `SandboxAdapter.shell`."""
+        return (await self.channel()).shell
+
     async def rename(self, name: str) -> None:
         """Give the container that stays another name."""
         if self._container is None:

@@ -135,6 +135,10 @@ class HostAdapter:
             _log.warning("⚠️ ホスト環境で実行中: commands run on the host, confined by nothing")
         return await self._connection.channel()
 
+    async def shell(self) -> str:
+        """What reads commands there; see `SandboxAdapter.shell`."""
+        return (await self.channel()).shell
+
     @property
     def holding(self) -> Holding:
         """Which of the limits hold, once it is there; unconfined, nothing is limited but time."""

@@ -151,6 +151,10 @@ class KubernetesAdapter:
         """The way in, opened at first use and again after it was lost."""
         return await self._connection.channel()
 
+    async def shell(self) -> str:
+        """What reads commands there; see `SandboxAdapter.shell`."""
+        return (await self.channel()).shell
+
     async def cleanup(self) -> None:
         """End everything and delete the pod. Failures are logged, never raised."""
         await finish(self._cleanup())
