@@ -58,6 +58,8 @@ def test_the_line_of_a_long_text_is_named() -> None:
 def test_several_words_are_a_program_with_arguments() -> None:
     assert kakoi("check", "--", "echo", "a; sudo id")[0] == 0
     assert kakoi("check", "sudo", "id")[0] == 126
+    status, out, _ = kakoi("check", "ls", "-l", "--json")
+    assert (status, out.split()) == (0, ["allow:", "ls", "-l", "--json"])
 
 
 def test_standard_input_is_read_for_a_dash() -> None:
@@ -113,6 +115,7 @@ def test_profiles_differ() -> None:
         ["check", "--profile", "x", "ls"],
         ["chek", "ls"],
         ["check", "--jsonl", "ls"],
+        ["check", "ls -l", "--json"],
     ],
 )
 def test_wrong_usage_is_status_two_with_a_message(arguments: list[str]) -> None:

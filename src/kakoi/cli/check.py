@@ -19,7 +19,10 @@ EXIT_STATUS: Final = {Verdict.ALLOW: 0, Verdict.ASK: 3, Verdict.DENY: 126}
 _LONGEST_LINE: Final = 8 * 1024 * 1024
 
 
-@click.command(epilog="Exit status: 0 allow, 3 ask, 126 deny, 2 wrong usage or input.")
+@click.command(
+    epilog="Exit status: 0 allow, 3 ask, 126 deny, 2 wrong usage or input.",
+    context_settings={"allow_interspersed_args": False},
+)
 @click.argument("words", metavar="COMMAND", nargs=-1, type=click.UNPROCESSED)
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as one JSON object.")
 @click.option(
@@ -44,7 +47,7 @@ def command(
 ) -> None:
     """Judge COMMAND without running it; `-` reads it from standard input.
 
-    One argument is shell text. Several are a program and its arguments.
+    One argument is shell text. Several are a program and its arguments, as for `kakoi run`.
     """
     policy = place_from(context).policy(rooted=False)
     # Not the workspace: that says which settings hold, and the command starts where we are.
@@ -80,6 +83,8 @@ def _text(words: tuple[str, ...]) -> str:
         raise click.UsageError("give a command, or `-` to read it from standard input")
     if words == ("-",):
         return sys.stdin.buffer.read(_LONGEST_LINE).decode("utf-8", "surrogateescape")
+    if len(words) > 1 and " " in words[0] and words[1].startswith("-"):
+        raise click.UsageError(f"`{words[1]}` stands behind the command; options go before it")
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
