@@ -4,12 +4,12 @@ they send.
 No argument has a schema of alternatives, which some clients cannot read.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from kakoi.errors import ConfigurationError
+from kakoi.sections import nearest
 
 Kind = Literal["string", "integer", "boolean", "object"]
 _TYPES: Final[Mapping[Kind, type]] = {
@@ -120,9 +120,3 @@ def read_arguments(arguments: Mapping[str, Argument], given: Mapping[str, Any]) 
             raise ConfigurationError(f"`{name}` is missing: {argument.doc}")
         read[name] = argument.default if value is None else argument.read(name, value)
     return read
-
-
-def nearest(name: str, known: Mapping[str, object]) -> str:
-    """The question whether something else was meant; empty if nothing is near."""
-    close = difflib.get_close_matches(name[:64], list(known), n=1, cutoff=0.5)
-    return f"; did you mean `{close[0]}`?" if close else ""

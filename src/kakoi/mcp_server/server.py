@@ -39,7 +39,7 @@ from kakoi.errors import (
     SandboxError,
     UserCancelledError,
 )
-from kakoi.mcp_server.arguments import nearest, read_arguments, schema_of
+from kakoi.mcp_server.arguments import read_arguments, schema_of
 from kakoi.mcp_server.asking import MustAsk, Person
 from kakoi.mcp_server.house import House, ToolCall
 from kakoi.mcp_server.replies import error_reply
@@ -47,6 +47,7 @@ from kakoi.mcp_server.tools import DEFAULT_SESSION, OFFERS
 from kakoi.policy.describing import policy_as_dict, policy_as_text
 from kakoi.printable import shown
 from kakoi.sandbox.adapter import with_way_out
+from kakoi.sections import nearest
 
 Context = ServerRequestContext[Any, Any]
 _SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -173,8 +174,8 @@ class _Handlers:
         elif uri == _POLICY_JSON:
             text, kind = json.dumps(policy_as_dict(policy), indent=2), "application/json"
         else:
-            known = dict.fromkeys((_AUDIT, _POLICY, _POLICY_JSON))
-            message = f"there is no resource {uri[:100]!r}{nearest(uri, known)}"
+            known = nearest(uri, (_AUDIT, _POLICY, _POLICY_JSON))
+            message = f"there is no resource {uri[:100]!r}{known}"
             raise MCPError(code=INVALID_PARAMS, message=message)
         return ReadResourceResult(
             contents=[TextResourceContents(uri=uri, mime_type=kind, text=text)]
