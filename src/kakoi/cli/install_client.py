@@ -42,8 +42,9 @@ def command(*, name: str, scope: str, workspace: str, dry_run: bool, as_json: bo
     All else in the file stays as it is, and the file as it was is kept beside it.
     """
     client = CLIENTS[name]
-    project = Path(workspace if scope == "user" else existing_directory(workspace))
-    path = client.file(scope, project, os.environ)
+    if scope == "project":
+        existing_directory(workspace)
+    path = client.file(scope, Path(workspace), os.environ)
     argv = [*own_argv(), "mcp"] if scope == "user" else ["kakoi", "mcp"]
     before = _read(path)
     after = _merged(client, path, before or "", argv, scope)

@@ -228,7 +228,8 @@ def policy_options(command: _Decorated) -> _Decorated:
 
 def place_from(context: click.Context) -> Place:
     """What the options say, with the settings that hold for the workspace."""
-    workspace = existing_directory(context.params["workspace"])
+    given = context.params["workspace"]
+    workspace = existing_directory(given)
     call = {
         option.path: table()[option.path].kind.read_text(value, option.opts[-1])
         for option in context.command.params
@@ -236,7 +237,8 @@ def place_from(context: click.Context) -> Place:
         and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
         and (value := context.params[str(option.name)]) is not None
     }
-    loaded = load_settings(workspace, call=call, config_file=context.params["config_file"])
+    # By the name that was given: that is how its files are spoken of.
+    loaded = load_settings(given, call=call, config_file=context.params["config_file"])
     asked = context.params.get("image") is not None and (
         context.get_parameter_source("image") is ParameterSource.COMMANDLINE
     )

@@ -86,7 +86,10 @@ class Runs(click.Command):
         except (click.exceptions.Exit, click.Abort):
             raise
         except KakoiError as error:
-            say_error(error)
+            if ctx.params.get("as_json"):
+                _print_json(failure_as_dict(error, FAILED, "failed", None))
+            else:
+                say_error(error)
         except Exception:  # A slip of ours must not look like the command's exit status.
             traceback.print_exc()
         sys.exit(FAILED)

@@ -1,6 +1,7 @@
 """Nonsense is answered with an error of ours that says what is wrong, never with a traceback."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,35 @@ def test_a_closed_executor_says_so(create: Create) -> None:
     executor.close()
     with pytest.raises(KakoiError, match="closed"):
         executor.execute("true")
+
+
+@pytest.mark.requirement("C-032")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere.txt", "there is no file .*nowhere.txt"),
+        ("folder", "cannot read .*folder: Is a directory"),
+        ("pipe", "pipe is no file"),
+        ("loop", "cannot read .*loop: Too many levels"),
+        ("big", "bytes; that is too long"),
+        ("latin", "no UTF-8"),
+    ],
+)
+def test_a_missing_or_broken_whitelist_is_a_configuration_error(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "big").write_bytes(b"#" * 2_000_000)
+    (tmp_path / "latin").write_bytes(b"ls\n\xff")
+    config = tmp_path / "config.yaml"
+    config.write_text(f"security: {{whitelist_file: {name}}}", "utf-8")
+    with pytest.raises(ConfigurationError, match=f"^security.whitelist_file: .*{said}"):
+        ConfigLoader(config).load_whitelist()
+
+
+def test_a_toml_file_has_no_lines_to_tell(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[exector]\ntimeout = 1\n")
+    with pytest.raises(ConfigurationError, match=r"config\.toml: the configuration: unknown key"):
+        ConfigLoader(tmp_path / "config.toml")
