@@ -47,9 +47,10 @@ def test_a_directory_that_was_removed_around_us_is_told(home: Home, words: str) 
 def test_a_mistyped_workspace_is_told_and_not_made(home: Home, words: str) -> None:
     missing, file = home.root / "mistyped", home.write(home.root / "file", "")
     for path, why in ((missing, "No such file or directory"), (file, "Not a directory")):
-        first, *rest = words.split()
-        rest = [*rest, "--workspace", str(path)]
-        status, _, said = home(first, *rest)
+        named = ["--workspace", str(path)]
+        # What follows the first word of a command belongs to it.
+        argv = ["check", *named, "ls"] if words == "check ls" else [*words.split(), *named]
+        status, _, said = home(*argv)
         assert (status, said.splitlines()[0]) == (2, f"kakoi: the workspace is '{path}': {why}")
     assert not missing.exists()
 
