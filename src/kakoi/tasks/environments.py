@@ -318,7 +318,7 @@ class ExecutionEnvironmentManager:
                 if attempt == _TRIES or type(error) is not SandboxError:
                     raise
                 _log.warning("trying again to make an environment: %s", error)
-                await self._removal.remove(name)
+                await self._remove_container(name)
                 await self._sleep(_PAUSE_S * attempt)
 
     async def _clone_project(self, container_id: str, task: Task) -> None:
@@ -371,11 +371,14 @@ class ExecutionEnvironmentManager:
         self._own.pop(task_uuid, None)
         if environment is not None:
             environment.lifecycle.move(Status.STOPPED)
-        is_gone = await self._removal.remove(name)
+        is_gone = await self._remove_container(name)
         if environment is not None:
             await environment.let_go()
             if is_gone:
                 environment.lifecycle.move(Status.DELETED)
+
+    async def _remove_container(self, name: str) -> bool:  # Spec A 11.1 has the name.
+        return await self._removal.remove(name)
 
     def find(self, container_id: str) -> Environment:
         """The environment that `prepare` gave; ConfigurationError if it is none of ours."""
