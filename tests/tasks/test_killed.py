@@ -142,7 +142,7 @@ async def test_one_sweep_removes_what_was_killed_at_any_step(
     steps = await live_and_die(owner, here, 0)
     assert steps[-1] == "over"
     names = [name for name in steps if name.startswith("before ")]
-    for wanted in ("docker create", "docker start", "clone", "git clone", "git -C", "dependencies", "docker stop", "docker rm"):  # fmt: skip
+    for wanted in ("docker create", "docker start", "clone", "git clone", "dependencies", "docker stop", "docker rm"):  # fmt: skip
         assert f"before {wanted}" in names
     turns = asyncio.Semaphore(4)
 
