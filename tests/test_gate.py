@@ -157,6 +157,8 @@ async def test_a_text_is_judged_for_the_shell_that_will_read_it(
         async with gate.open(hidden):
             pytest.fail("it was let in")
     assert (sandbox.asked, events(log_file)) == ([], [Event.REFUSED] * 3)
+    # Whoever only wants to know is told the same, now that there is a place.
+    assert (await gate.judge(hidden)).findings[0].rule == "system-control"
     # A program and its words are read by no shell.
     result = await gate.run(Command(command=["echo", "((reboot))"]))
     assert result.stdout == "((reboot))\n"

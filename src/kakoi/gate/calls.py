@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 
 from kakoi.errors import ConfigurationError, UserCancelledError
-from kakoi.policy.decide import Decision
+from kakoi.policy.decide import Decision, is_for_any_shell
+from kakoi.policy.rules import Verdict
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 
@@ -48,6 +49,13 @@ def judged_text(command: Command, variables: Mapping[str, str]) -> str:
     if not variables:
         return text
     return f"{assignments(variables)}\n{text}"
+
+
+def depends_on_its_shell(command: Command, decision: Decision) -> bool:
+    """Whether a shell that is not bash may find something else in it, which is not refused yet."""
+    is_text = isinstance(command.command, str)
+    is_refused = decision.verdict is Verdict.DENY
+    return is_text and not is_refused and not is_for_any_shell(decision.command)
 
 
 def assignments(variables: Mapping[str, str]) -> str:

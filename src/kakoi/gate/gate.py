@@ -23,6 +23,7 @@ from kakoi.gate.calls import (
     Call,
     Labels,
     cancelled_result,
+    depends_on_its_shell,
     judged_text,
     lost_result,
     not_agreed,
@@ -31,7 +32,7 @@ from kakoi.gate.calls import (
 )
 from kakoi.gate.jobs import Jobs
 from kakoi.gate.reaching import Watch, Watchable, WatchedRunning, with_blocked
-from kakoi.policy.decide import DEFAULT_CWD, Decision, decide, is_for_any_shell
+from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
 from kakoi.policy.rules import Policy, Verdict
 from kakoi.results import ExecutionResult
 from kakoi.runner.commands import Channel, Command, Running, new_id
@@ -115,22 +116,22 @@ class Gate:
         named = {"session": session or labels.session, "task": labels.task, "user": labels.user}
         return judged(decision, id=id, cwd=cwd, **named)
 
-    async def judge(
-        self, command: Command, call: Call = _PLAIN_CALL, *, read_by: str = "bash"
-    ) -> Decision:
-        """What the policy says; nothing is asked, recorded or run."""
+    async def judge(self, command: Command, call: Call = _PLAIN_CALL) -> Decision:
+        """What the policy says; nothing is asked, recorded or run.
+
+        Images without bash read a text with `sh`, which may find other commands in it. As long as
+        there is no sandbox, it is taken to have bash.
+        """
+        decision = await self._decide(command, call, read_by="bash")
+        if self.sandbox is None or not depends_on_its_shell(command, decision):
+            return decision
+        shell = await self.sandbox.shell()
+        return decision if shell == "bash" else await self._decide(command, call, read_by=shell)
+
+    async def _decide(self, command: Command, call: Call, *, read_by: str) -> Decision:
         text, cwd = judged_text(command, call.variables), command.cwd or self._cwd
         # In a thread: what is not plain is read by a parser that is a program of its own.
         return await asyncio.to_thread(decide, self._policy, text, cwd=cwd, read_by=read_by)
-
-    async def _judge_for_its_shell(self, command: Command, call: Call) -> Decision:
-        """Images without bash read a text with `sh`, which may find other commands in it."""
-        decision = await self.judge(command, call)
-        is_text = isinstance(command.command, str)
-        if decision.verdict is Verdict.DENY or not is_text or is_for_any_shell(decision.command):
-            return decision
-        shell = await (await self.place()).shell()
-        return decision if shell == "bash" else await self.judge(command, call, read_by=shell)
 
     async def run(self, command: Command) -> ExecutionResult:
         """Run `command` to its end.
@@ -299,7 +300,10 @@ class Gate:
 
     async def _admit(self, command: Command, call: Call = _PLAIN_CALL) -> AuditEntry:
         """Judge, and ask if need be; returns what to record when it starts."""
-        decision = await self._judge_for_its_shell(command, call)
+        decision = await self.judge(command, call)
+        if self.sandbox is None and depends_on_its_shell(command, decision):
+            await self.place()
+            decision = await self.judge(command, call)
         rules = ", ".join(finding.rule for finding in decision.findings[:5])
         _log.info(
             "the policy `%s` says %s%s",
