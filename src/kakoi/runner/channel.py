@@ -115,13 +115,12 @@ class RunnerChannel:
         data = bytearray()
         order = {"op": "read", "id": job, "stream": int(stream == "stderr"), "offset": offset}
         order |= {"limit": min(limit, frames.WINDOW), "wait_s": wait_s}
-        answer = await self.ask(order, lambda _kind, body: data.extend(body))
+        said = await self.ask(order, lambda _kind, body: data.extend(body))
         with self._trusting_nothing():
             if len(data) > limit:
                 raise frames.BadFrame("more output than was asked for")
-            lost = number(answer, "total") - number(answer, "stored")
-        ended = answer.get("ended") is True
-        return OutputPart(bytes(data), offset, offset + len(data), ended, max(0, lost))
+            lost = max(0, number(said, "total") - number(said, "stored"))
+        return OutputPart(bytes(data), offset, offset + len(data), said.get("ended") is True, lost)
 
     async def write_stdin(self, job: str, data: bytes, *, close: bool = False) -> None:
         """Give a job input; BlockingIOError if it does not read what it has got already."""
