@@ -26,7 +26,6 @@ from kakoi.errors import KakoiError
 from kakoi.gate import Gate
 from kakoi.printable import shown
 from kakoi.tasks.consuming import Consumed, Consumer, Produced, produce
-from kakoi.tasks.environments import ExecutionEnvironmentManager
 from kakoi.tasks.queue import TaskQueue
 from kakoi.tasks.removal import sweep_once
 from kakoi.tasks.sources.source import TaskGetter
@@ -152,11 +151,9 @@ class Tasks:
     async def _open(self, *, for_many: bool = False) -> AsyncIterator[tuple[TaskGetter, Consumer]]:
         settings = self._settings
         async with (
-            open_environments(settings) as environments,
+            open_environments(settings, for_many=for_many) as environments,
             task_getter(settings) as getter,
         ):
-            if for_many and isinstance(environments, ExecutionEnvironmentManager):
-                environments.begin_to_warm()
             handler = task_handler(settings, environments, self._tools(), listener=self._show)
             queue = task_queue(settings)
             attempts = settings.tasks.queue.max_attempts

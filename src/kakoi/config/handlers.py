@@ -39,9 +39,12 @@ OpenTools = Callable[[Gate, str], AbstractAsyncContextManager[ToolBox]]
 
 @contextlib.asynccontextmanager
 async def open_environments(
-    settings: Settings,
+    settings: Settings, *, for_many: bool = False
 ) -> AsyncIterator[ExecutionEnvironmentManager | FolderEnvironments]:
-    """Who makes environments; leftovers of earlier runs are looked for by whoever produces."""
+    """Who makes environments; leftovers of earlier runs are looked for by whoever produces.
+
+    `for_many`: tasks are to come, so those that wait for the next ones are made now.
+    """
     if settings.tasks.place == "folder":
         yield FolderEnvironments(
             audit_file(settings).parent / "workspaces",
@@ -52,6 +55,8 @@ async def open_environments(
         )
         return
     manager = environment_manager(settings)
+    if for_many:
+        manager.begin_to_warm()
     try:
         yield manager
     finally:
