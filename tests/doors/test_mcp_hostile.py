@@ -173,6 +173,8 @@ FILE_TOOLS: dict[str, dict[str, str]] = {
     "edit_file": {"old_text": "secret", "new_text": "mine"},
     "list_files": {},
 }
+# What answers say where the link led outside, and where it led to the file within.
+MET = ("outside of the workspace", "mine")
 
 
 @pytest.mark.parametrize("sandbox", ["host", "bubblewrap"])
@@ -200,8 +202,11 @@ def test_a_link_that_changes_all_the_time_leads_nowhere(
         reader = shake_hands(process)
         swapper.start()
         try:
-            texts = []
-            for number in range(1, 121):
+            texts: list[str] = []
+            for number in range(1, 2001):
+                # Which of the two a request meets is up to the machine: until both were met.
+                if number > 120 and all(any(each in text for text in texts) for each in MET):
+                    break
                 file_tool = ("read_file", "write_file")[number % 2]
                 arguments = {"path": "link", **FILE_TOOLS[file_tool]}
                 send(process, tool(number, file_tool, arguments))
@@ -209,8 +214,7 @@ def test_a_link_that_changes_all_the_time_leads_nowhere(
         finally:
             stop.set()
             swapper.join(PATIENCE_S)
-    assert any("outside of the workspace" in text for text in texts)
-    assert any("mine" in text for text in texts)
+    assert all(any(each in text for text in texts) for each in MET)
     if sandbox != "host":
         assert not any("secret" in text for text in texts)
         assert outside.read_text() == "secret of the machine"
