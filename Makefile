@@ -10,23 +10,32 @@ export PIP_ROOT_USER_ACTION ?= ignore
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench docs lock clean
+.PHONY: help run test test-all test-changed test-extended check bench docs lock clean
 
 help: ## Say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 run: $(VENV)/.runtime ## Show kakoi's main job: commands judged, confined, ended and recorded
 	@scripts/setup run || echo "run: going on with the sandboxes that this machine has"
 	@scripts/demo
 
-test: $(VENV)/.dev ## Set up what the tests need, then run every test
-	scripts/test
+test: $(VENV)/.dev ## Set up what the tests need, then prove every mechanism on every sandbox
+	scripts/test --tier default
+
+test-all: $(VENV)/.dev ## The same, and what takes long: repetitions, big images, toolchains
+	scripts/test --tier all
+
+test-extended: $(VENV)/.dev ## Only what `make test` leaves to `make test-all`
+	scripts/test --tier extended
+
+test-changed: $(VENV)/.dev ## What the diff against main can reach, in about a minute
+	$(BIN)/python -m tests.suite.changed
 
 check: $(VENV)/.dev ## Lint, types, import direction, size budgets, documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(wildcard src tests bench examples)
-	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_docs.py tests/test_public_names.py
+	$(BIN)/mypy $(wildcard src tests bench examples conftest.py)
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_docs.py tests/test_public_names.py tests/suite
 
 bench: $(VENV)/.dev ## Run the benchmarks
 	@set -e; for script in bench/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

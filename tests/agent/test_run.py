@@ -19,7 +19,8 @@ import pytest
 
 from tests.agent.openai_server import OpenAIServer, Said, call, last_tool_text
 from tests.doors.conftest import has_bubblewrap, has_image, need
-from tests.doors.terminals import KAKOI, PATIENCE_S, alive
+from tests.doors.forked import Forked, kakoi
+from tests.doors.terminals import PATIENCE_S, alive
 
 KEY = "a-key-that-nobody-may-see-0123456789"
 TASK = """\
@@ -83,18 +84,13 @@ class Project:
         }
 
     def argv(self, *options: str) -> list[str]:
-        words = [*KAKOI, "agent", "run", str(self.task), "--workspace", str(self.workspace)]
+        words = ["agent", "run", str(self.task), "--workspace", str(self.workspace)]
         return [*words, "--transcript", str(self.transcript), *options]
 
     def run(self, server: OpenAIServer, *options: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.argv(*options),
-            env=self.env(server),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=4 * PATIENCE_S,
-            check=False,
+        words = self.argv(*options)
+        return kakoi(
+            *words, cwd=Path.cwd(), env=self.env(server), text=True, timeout=4 * PATIENCE_S
         )
 
     def audit(self) -> list[dict[str, Any]]:
@@ -208,8 +204,8 @@ def test_a_signal_ends_everything(host: Project) -> None:
     command = f"setsid sleep {mark} & sleep {mark}"
     with (
         serving(call("execute_command", command=command)) as server,
-        subprocess.Popen(
-            host.argv(), env=host.env(server), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        Forked(
+            *host.argv(), env=host.env(server), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as running,
     ):
         try:
@@ -264,12 +260,10 @@ def test_the_transcript_is_private_without_secrets_and_can_be_replayed(host: Pro
     text = host.transcript.read_text()
     assert KEY not in text
     assert "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY" not in text
-    replayed = subprocess.run(
-        [*KAKOI, "agent", "replay", str(host.transcript)],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=True,
+    replayed = kakoi(
+        "agent", "replay", str(host.transcript), cwd=Path.cwd(), env=host.env(OpenAIServer())
     )
+    assert replayed.returncode == 0
     for shown in (done.stderr.encode(), replayed.stdout):
         assert b"\x1b" not in shown
         assert b"\x07" not in shown

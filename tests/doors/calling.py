@@ -1,11 +1,11 @@
 """`kakoi` in a process of its own, with a home, a log and settings of its own."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.doors.forked import kakoi
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,7 @@ class Home:
 
     def __call__(self, *arguments: str, stdin: bytes = b"", **env: str) -> tuple[int, str, str]:
         """Exit status, standard output and standard error of `kakoi` in the project."""
-        done = subprocess.run(
-            [sys.executable, "-m", "kakoi", *arguments],
-            input=stdin,
-            capture_output=True,
-            timeout=120,
-            cwd=self.project,
-            env={**self.environ, **env},
-            check=False,
-        )
+        done = kakoi(*arguments, stdin=stdin, cwd=self.project, env={**self.environ, **env})
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     def write(self, path: Path, text: str) -> Path:

@@ -15,16 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from tests.doors.forked import Forked, kakoi
+
 PATIENCE_S = 120
 _PLAIN = [sys.executable, "-m", "kakoi"]
 # Whoever starts the tests in the background makes them ignore Ctrl-C, and all that they start.
 KAKOI = ["/usr/bin/env", "--default-signal=HUP,INT,TERM", *_PLAIN]
-# The program that is started becomes the master of the terminal on its standard input.
-_ON_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 @dataclass(frozen=True)
@@ -45,16 +41,7 @@ class Door:
         self, *arguments: str, stdin: bytes | IO[bytes] | int = b""
     ) -> tuple[int, str, str]:
         """Exit status, standard output (a character a byte) and standard error."""
-        given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
-        done = subprocess.run(
-            [*KAKOI, *arguments],
-            cwd=self.workspace,
-            env=self.environ,
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=False,
-            **given,
-        )
+        done = kakoi(*arguments, stdin=stdin, cwd=self.workspace, env=self.environ)
         return done.returncode, done.stdout.decode("latin-1"), done.stderr.decode()
 
     @contextlib.contextmanager
@@ -62,15 +49,19 @@ class Door:
         self, *arguments: str, under: Sequence[str] = ()
     ) -> Iterator["subprocess.Popen[bytes]"]:
         """Running, on three pipes; `under`: a program that starts it."""
-        process = subprocess.Popen(
-            [*(under or KAKOI[:2]), *_PLAIN, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self.workspace,
-            env=self.environ,
-            bufsize=0,
-        )
+        options: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "cwd": self.workspace,
+            "env": self.environ,
+            "bufsize": 0,
+        }
+        process: subprocess.Popen[bytes]
+        if under:
+            process = subprocess.Popen([*under, *_PLAIN, *arguments], **options)
+        else:
+            process = Forked(*arguments, **options)
         with process:
             try:
                 yield process
@@ -92,14 +83,14 @@ class Terminal:
         self.resize(rows, columns)
         self.before = self.settings()
         self.screen = b""
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _ON_TERMINAL, *KAKOI, *arguments],
+        self.process = Forked(
+            *arguments,
+            terminal=True,
             stdin=self._line,
             stdout=self._line,
             stderr=self._line,
             cwd=door.workspace,
             env=door.environ,
-            start_new_session=True,
         )
 
     def type(self, keys: bytes) -> None:

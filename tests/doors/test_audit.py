@@ -4,11 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from kakoi.audit import AuditEntry, AuditRecord, Event, ended, read
 from kakoi.config.recording import default_audit_file
 from kakoi.results import ExecutionResult
 from tests.audit.logs import PATIENCE_S, filled, log_at, started
+from tests.doors.forked import Forked, kakoi
 
 
 @pytest.fixture
@@ -24,13 +25,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def kakoi_audit(path: Path, *arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "kakoi", "audit", *arguments],
-        capture_output=True,
-        env={**os.environ, "KAKOI_AUDIT_FILE": str(path)},
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    env = {**os.environ, "KAKOI_AUDIT_FILE": str(path)}
+    done = kakoi("audit", *arguments, cwd=Path.cwd(), env=env)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -100,10 +96,9 @@ def test_records_that_do_not_follow_each_other_are_warned_of(path: Path) -> None
 
 @contextmanager
 def following(path: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "kakoi", "audit", "tail", "--follow", *arguments]
-    with subprocess.Popen(
-        [*command, "--file", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as follower:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    words = ["audit", "tail", "--follow", *arguments, "--file", str(path)]
+    with Forked(*words, text=True, **pipes) as follower:
         watchdog = threading.Timer(PATIENCE_S, follower.kill)
         watchdog.start()
         try:

@@ -1,22 +1,18 @@
 """`kakoi check` and `kakoi policy` as people and scripts use them: in a process of their own."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.doors import forked
+
 
 def kakoi(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "kakoi", *arguments],
-        input=stdin,
-        capture_output=True,
-        timeout=120,
-        cwd=cwd,
-        check=False,
-    )
+    done = forked.kakoi(*arguments, stdin=stdin, cwd=cwd or Path.cwd(), env=os.environ)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 

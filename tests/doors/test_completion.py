@@ -10,20 +10,14 @@ from pathlib import Path
 import pytest
 
 import kakoi
-
-KAKOI = [sys.executable, "-m", "kakoi"]
+from tests.doors import forked
 
 
 def run(*words: str, **environ: str) -> str:
-    done = subprocess.run(
-        [*KAKOI, *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={**os.environ, **environ},
-    )
-    return done.stdout
+    env = {**os.environ, **environ}
+    done = forked.kakoi(*words, cwd=Path.cwd(), env=env, text=True)
+    assert done.returncode == 0
+    return str(done.stdout)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from kakoi.policy.profiles import load_policy
 from kakoi.results import BlockedConnection, ExecutionResult
 from kakoi.runner.commands import Command
 from kakoi.sandbox.settings import SandboxConfig
+from tests.doors import forked
 from tests.egress.world import Names, opened
 from tests.sandbox.boxes import require_bubblewrap
 
@@ -56,15 +56,7 @@ def kakoi(project: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         "HOME": str(project.parent),
         "KAKOI_AUDIT_FILE": str(project.parent / "audit.jsonl"),
     }
-    return subprocess.run(
-        [sys.executable, "-m", "kakoi", *arguments],
-        cwd=project,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    return forked.kakoi(*arguments, cwd=project, env=env, text=True, timeout=WAIT_S)
 
 
 # --- Settings --------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 import io
 import os
 import subprocess
-import sys
 import tarfile
 from dataclasses import dataclass
+
+from tests.doors import forked
 
 LABEL = "kakoi.owner=test"
 Said = subprocess.CompletedProcess[str]
@@ -19,14 +20,7 @@ def docker(*words: str, stdin: bytes | None = None, check: bool = True) -> Said:
 
 
 def kakoi(*words: str, timeout_s: float = 120, cwd: str = "/", **env: str) -> Said:
-    return subprocess.run(
-        [sys.executable, "-m", "kakoi", *words],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        cwd=cwd,
-        env={**os.environ, **env},
-    )
+    return forked.kakoi(*words, cwd=cwd, env={**os.environ, **env}, text=True, timeout=timeout_s)
 
 
 @dataclass(frozen=True)

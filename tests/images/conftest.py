@@ -1,18 +1,15 @@
-"""The images, really built, without a registry. Their files are kept as scripts/engine keeps those of
-the other test images: a change of the description makes them anew, and nothing else."""
+"""The images that tests build, and a container of the smallest one."""
 
-import fcntl
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.images.boxes import LABEL, Box, docker, kakoi
+from tests.images import built
+from tests.images.boxes import LABEL, Box, docker
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kakoi-tests")
 IMAGE = "kakoi-test:base"
 
 
@@ -30,43 +27,20 @@ def engine() -> None:
     need("there is no Docker engine", is_there=answers)
 
 
-def built(variant: str, *apt: str, name: str = "") -> str:
-    """`name`: of one with more packages, which are not in the way of who needs none of them."""
-    need("there is no mmdebstrap", is_there=shutil.which("mmdebstrap") is not None)
-    cache = CACHE / name
-    cache.mkdir(parents=True, exist_ok=True)
-    name = name or variant
-    tag = f"kakoi-test:{name}"
-    # Tests run in several processes; who needs the small one does not wait for the big one.
-    with (CACHE / f"image-{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        said = kakoi(
-            *("image", "build", variant, "--without-registry", "--tag", tag),
-            *("--cache", str(cache), "--label", LABEL),
-            *(word for each in apt for word in ("--apt", each)),
-            timeout_s=1800,
-        )
-    assert said.returncode == 0, said.stderr
-    return tag
-
-
 @pytest.fixture(scope="session")
 def image(engine: None) -> str:
-    return built("base")
+    need("there is no mmdebstrap", is_there=shutil.which("mmdebstrap") is not None)
+    return built.base()
 
 
 @pytest.fixture(scope="session")
-def full_image(engine: None) -> str:
-    """With Go, Java and more. On a new machine it takes minutes, most of them of the network."""
-    return built("full")
+def full_image(image: str) -> str:
+    return built.full()
 
 
 @pytest.fixture(scope="session")
-def tools_image(engine: None) -> str:
-    """With cargo, and with maven and a repository of the plugins that it needs to download anything."""
-    plugins = ("antrun", "assembly", "clean", "dependency", "deploy", "install", "site")
-    names = [f"libmaven-{each}-plugin-java" for each in plugins]
-    return built("base", "cargo", "junit4", "maven", *names, name="tools")
+def tools_image(image: str) -> str:
+    return built.tools()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_network
 from pathlib import Path
 
 from kakoi.tasks.task import Task
@@ -22,6 +23,17 @@ def docker(*args: str, stdin: str | None = None) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def bridge() -> str:
+    """The address at which containers and this machine see the same server.
+
+    An engine that was started for the first time knows the subnet of its bridge, and names the
+    gateway only after its next start; it is the first address either way.
+    """
+    form = "{{(index .IPAM.Config 0).Subnet}}"
+    network = ip_network(docker("network", "inspect", "bridge", "--format", form))
+    return str(next(network.hosts()))
 
 
 def containers(owner: str) -> list[str]:

@@ -20,18 +20,12 @@ from kakoi.tasks.checkout import CloneOptions, our_git
 from kakoi.tasks.environments import ExecutionEnvironmentManager
 from kakoi.tasks.handler import Agent, Handled, HandlerOptions, TaskHandler
 from tests.agent.models_for_tests import Script, call
-from tests.tasks.hosting import docker, now
+from tests.tasks.hosting import now
 from tests.tasks.hub import Hub, Lab
 from tests.tasks.trackers import TOKEN
 
 MEND = call("edit_file", path="adder.py", old_text="a - b", new_text="a + b  # both")
 KEY = "a-key-of-a-model-that-nobody-may-see"
-
-
-def bridge() -> str:
-    """The address at which containers and this machine see the same server."""
-    form = "{{(index .IPAM.Config 0).Gateway}}"
-    return docker("network", "inspect", "bridge", "--format", form)
 
 
 @dataclass

@@ -21,8 +21,9 @@ import pytest
 from tests.agent.anthropic_server import AnthropicServer, blocks_of
 from tests.agent.openai_server import OpenAIServer, call, last_tool_text
 from tests.doors.conftest import has_bubblewrap, need
-from tests.doors.terminals import KAKOI, PATIENCE_S
-from tests.tasks.hosting import PYTHON, containers, docker, wait_until
+from tests.doors.forked import Forked
+from tests.doors.terminals import PATIENCE_S
+from tests.tasks.hosting import PYTHON, bridge, containers, wait_until
 from tests.tasks.hub import BROKEN, MENDED, PULL, RUN_TESTS, Hub, a_hub, a_lab, git, make_project
 from tests.tasks.trackers import TOKEN
 
@@ -59,8 +60,8 @@ class Runner:
         }
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [*KAKOI, "agent", *arguments],
+        return Forked(
+            *("agent", *arguments),
             env=self.env(),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -87,9 +88,7 @@ class Runner:
 
 @pytest.fixture
 def hub(engine: None, tmp_path: Path) -> Iterator[Hub]:
-    form = "{{(index .IPAM.Config 0).Gateway}}"
-    address = docker("network", "inspect", "bridge", "--format", form)
-    with a_hub(tmp_path / "srv", address) as hub:
+    with a_hub(tmp_path / "srv", bridge()) as hub:
         yield hub
 
 

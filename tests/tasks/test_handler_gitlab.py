@@ -9,8 +9,8 @@ import pytest
 
 from tests.agent.models_for_tests import Script, call, done
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import containers
-from tests.tasks.houses import KEY, MEND, House, bridge
+from tests.tasks.hosting import bridge, containers
+from tests.tasks.houses import KEY, MEND, House
 from tests.tasks.hub import BROKEN, ISSUE, MENDED, PULL, RUN_TESTS, Lab, a_lab, git
 from tests.tasks.trackers import TOKEN
 

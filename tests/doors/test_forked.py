@@ -1,0 +1,85 @@
+"""A forked `kakoi` is the same program as a started one; and the cold start works."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doors.forked import Forked, kakoi
+from tests.doors.terminals import KAKOI, PATIENCE_S
+
+PIPES: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+SCRIPT = Path(sys.executable).with_name("kakoi")
+CALLS = {
+    "an answer": ["check", "ls -la | head"],
+    "a refusal": ["check", "sudo id"],
+    "wrong usage": ["run", "--no-such-option"],
+    "a command that fails": ["run", "--sandbox", "host", "echo out; echo err >&2; exit 3"],
+    "a command that reads": ["run", "--sandbox", "host", "cat"],
+    "a version": ["--version"],
+}
+
+
+def environ(tmp_path: Path) -> dict[str, str]:
+    own = {"HOME": str(tmp_path), "KAKOI_AUDIT_FILE": str(tmp_path / "audit.jsonl")}
+    return {"PATH": os.environ["PATH"], **own}
+
+
+@pytest.mark.parametrize("arguments", CALLS.values(), ids=CALLS.keys())
+@pytest.mark.parametrize(
+    "start", [[sys.executable, "-m", "kakoi"], [str(SCRIPT)], KAKOI], ids=["-m", "script", "env"]
+)
+def test_a_cold_start_answers_as_a_fork_does(
+    tmp_path: Path, start: list[str], arguments: list[str]
+) -> None:
+    env = environ(tmp_path)
+    cold = subprocess.run(
+        [*start, *arguments],
+        input=b"in\n",
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+    warm = kakoi(*arguments, stdin=b"in\n", cwd=tmp_path, env=env)
+    assert (warm.returncode, warm.stdout, warm.stderr) == (
+        cold.returncode,
+        cold.stdout,
+        cold.stderr,
+    )
+
+
+def test_directory_variables_and_streams_are_those_of_the_call(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    env = {**environ(tmp_path), "ASKED": "yes"}
+    words = ["run", "--sandbox", "host", "--env", "ASKED", "pwd; echo $ASKED; cat"]
+    with (tmp_path / "in").open("w+b") as stdin:
+        stdin.write(b"a\0b")
+        stdin.seek(0)
+        done = kakoi(*words, stdin=stdin, cwd=tmp_path / "here", env=env)
+    assert done.stdout == f"{tmp_path / 'here'}\nyes\na\0b".encode()
+
+
+def test_a_signal_and_its_exit_status_are_real(tmp_path: Path) -> None:
+    words = ["run", "--sandbox", "host", "echo up; cat"]
+    with Forked(*words, cwd=tmp_path, env=environ(tmp_path), **PIPES) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        assert process.poll() is None
+        assert Path(f"/proc/{process.pid}").exists()
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    assert process.poll() == -signal.SIGKILL
+
+
+def test_calls_at_once_do_not_meet(tmp_path: Path) -> None:
+    env = environ(tmp_path)
+    words = ["run", "--sandbox", "host", "cat"]
+    many = [Forked(*words, cwd=tmp_path, env=env, **PIPES) for _ in range(4)]
+    for number, process in enumerate(many):
+        out, _ = process.communicate(f"call {number}".encode(), PATIENCE_S)
+        assert (process.returncode, out) == (0, f"call {number}".encode())
