@@ -24,6 +24,7 @@ from kakoi.config.opening import sandbox_from
 from kakoi.config.policies import policy_from
 from kakoi.mcp_server.house import House
 from kakoi.mcp_server.serving import Wanted, open_house
+from tests.doors.forked import Forked
 from tests.doors.terminals import KAKOI, PATIENCE_S
 
 TOKEN = "a token for tests, and long enough"
@@ -86,8 +87,11 @@ class McpDoor:
         async with open_house(wanted) as house:
             yield house
 
+    def words(self, *arguments: str) -> list[str]:
+        return ["mcp", "--workspace", str(self.workspace), *arguments]
+
     def argv(self, *arguments: str) -> list[str]:
-        return [*KAKOI, "mcp", "--workspace", str(self.workspace), *arguments]
+        return [*KAKOI, *self.words(*arguments)]
 
     @contextlib.asynccontextmanager
     async def stdio(
@@ -104,8 +108,8 @@ class McpDoor:
     def process(self, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
         """Running, on pipes; its errors go to a file."""
         with self.errors.open("ab") as errors:
-            process = subprocess.Popen(
-                self.argv(*arguments),
+            process = Forked(
+                *self.words(*arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

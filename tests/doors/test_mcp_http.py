@@ -4,7 +4,6 @@ import contextlib
 import json
 import signal
 import socket
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from kakoi.errors import ConfigurationError
 from kakoi.mcp_server.http import Address, read_token
+from tests.doors.forked import kakoi
 from tests.doors.mcp_doors import TOKEN, McpDoor, any_mode, over_http, run, stdout_of, until
 from tests.doors.terminals import PATIENCE_S, alive
 
@@ -160,9 +160,7 @@ async def test_a_client_that_never_reads_does_not_hold_up_the_others(mcp_door: M
 
 
 def kakoi_mcp(door: McpDoor, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        door.argv(*arguments), env=door.environ, capture_output=True, timeout=60, check=False
-    )
+    done = kakoi(*door.words(*arguments), cwd=Path.cwd(), env=door.environ)
     assert done.stdout == b""
     return done.returncode, done.stderr.decode()
 

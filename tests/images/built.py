@@ -45,4 +45,4 @@ def tools() -> str:
     return build("base", "cargo", "junit4", "maven", *names, name="tools")
 
 
-BUILD = {"base": base, "full": full, "tools": tools}
+BUILD = {"kakoi-test:base": base, "kakoi-test:full": full, "kakoi-test:tools": tools}

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,46 @@ async def test_the_group_goes_with_the_sandbox(sandbox: BubblewrapAdapter) -> No
     await sandbox.run(Command(command="setsid sleep 300 & setsid sleep 300 & echo started"))
     await sandbox.cleanup()
     assert not any([await asyncio.to_thread(folder.exists) for folder in folders])
+
+
+MAKE_AND_REMOVE = """
+from kakoi.sandbox.adapter import Limits
+from kakoi.sandbox.limits import make_group
+for _ in range(20):
+    make_group(Limits()).remove()
+"""
+
+
+@needs_root
+def test_a_neighbour_in_a_pid_namespace_of_its_own_leaves_our_groups_alone() -> None:
+    """It sees none of our processes, and takes none of our groups for one that was left behind."""
+    group = make_group(LIMITS)
+    if group is None:
+        pytest.skip("no control group can be made here")
+    try:
+        argv = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", MAKE_AND_REMOVE]
+        subprocess.run(argv, check=True, timeout=60)
+        assert all(folder.is_dir() for folder in group.folders)
+        for entry in group.entries:
+            # As a launched program does.
+            subprocess.run(["sh", "-c", f"echo 0 > {entry}"], check=True, timeout=60)
+    finally:
+        group.remove()
+    assert not any(folder.exists() for folder in group.folders)
+
+
+@needs_root
+def test_groups_that_are_made_at_once_are_all_there() -> None:
+    """Each maker looks for groups that were left behind while the others are half-way."""
+    with ThreadPoolExecutor(8) as many:
+        made = list(many.map(lambda _: make_group(LIMITS), range(80)))
+    groups = [group for group in made if group is not None]
+    missing = [each for group in groups for each in group.folders if not each.is_dir()]
+    for group in groups:
+        group.remove()
+    assert missing == []
+    assert len(groups) in (0, 80)
+    assert {group.kept for group in groups} <= {frozenset({"memory_bytes", "cpus", "processes"})}
 
 
 @needs_root

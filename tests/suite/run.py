@@ -9,16 +9,16 @@ import time
 
 from tests.images.built import BUILD
 
-# With Go and Java, and with cargo and maven: only toolchain tests need them.
-_EXTENDED = ("full", "tools")
+# Only tests of toolchains need Go and Java, cargo and maven. Whoever names tests instead of a tier
+# waits for the image that one of them needs.
+_NEEDED = {"default": ["kakoi-test:base"], "extended": list(BUILD), "all": list(BUILD)}
 
 
 def main(arguments: list[str]) -> None:
     began = time.monotonic()
-    names = ["base"] if "--tier" in arguments else []
-    tier = arguments[arguments.index("--tier") + 1] if names else ""
-    for name in [*names, *(_EXTENDED if tier in ("extended", "all") else ())]:
-        BUILD[name]()
+    tier = arguments[arguments.index("--tier") + 1] if "--tier" in arguments else ""
+    for image in _NEEDED.get(tier, ()):
+        BUILD[image]()
     print(f"test: set up in {time.monotonic() - began:.0f} s after the engine", flush=True)
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])  # noqa: S606
 

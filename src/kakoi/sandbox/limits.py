@@ -1,13 +1,15 @@
 """Limits that the kernel keeps for a sandbox of ours, and which of them it does keep.
 
 For all of it together a control group, of version 1 or 2, as far as we may write to them: root
-may, others where a part of the tree was given to them. A group is a directory. Its name says who
-made it, so that the next one to come removes what a killed kakoi has left. Where there is no group,
-limits of each process (rlimits) stand in, as far as they go.
+may, others where a part of the tree was given to them. A group is a directory. Its maker holds a
+lock on it as long as it lives, so the next kakoi removes what a killed one has left and nothing else,
+also where the two are in different PID namespaces. Where there is no group, limits of each process
+(rlimits) stand in, as far as they go.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -23,20 +25,23 @@ from kakoi.sandbox.adapter import LEAST, Holding, Limits
 from kakoi.sandbox.bubblewrap_launch import HOME
 
 _PERIOD_US: Final = 100_000
-_NAME: Final = re.compile(r"kakoi-(\d+)-[0-9a-f]+")
+_NAME: Final = re.compile(r"kakoi-\d+-[0-9a-f]+")
 _CONTROLLERS: Final = ("memory", "pids", "cpu")
 _REMOVAL_S: Final = 2.0
+_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """A control group: one directory, or in version 1 one for each controller.
 
+    `locks`: descriptors that keep other kakois from taking it for one that was left behind.
     `kept`: which limits it has. `oom_counter`: the file that counts kills for want of memory, and
     `memory` who watches it.
     """
 
     folders: tuple[Path, ...]
+    locks: tuple[int, ...] = ()
     kept: frozenset[str] = field(default_factory=frozenset)
     oom_counter: str = ""
     memory: OutOfMemory | None = None
@@ -61,6 +66,8 @@ class Group:
         for folder in self.folders:
             while not _rmdir(folder) and time.monotonic() < give_up:
                 time.sleep(0.01)
+        for lock in self.locks:
+            os.close(lock)
 
 
 def make_group(limits: Limits, *, root: Path = Path("/")) -> Group | None:
@@ -69,7 +76,7 @@ def make_group(limits: Limits, *, root: Path = Path("/")) -> Group | None:
     `root`: where the file system of this machine begins; for tests.
     """
     name = f"kakoi-{os.getpid()}-{secrets.token_hex(4)}"
-    made: dict[Path, None] = {}
+    made: dict[Path, int] = {}
     kept: set[str] = set()
     counter = ""
     for controller, parent in _parents(root).items():
@@ -79,8 +86,8 @@ def make_group(limits: Limits, *, root: Path = Path("/")) -> Group | None:
         folder = parent / name
         try:
             _sweep(parent)
-            folder.mkdir(exist_ok=True)
-            made[folder] = None
+            if folder not in made:
+                made[folder] = _make_and_hold(folder)
             for file, value, is_needed in wanted:
                 _write(folder / file, value, is_needed=is_needed)
             _check_entrance(folder)
@@ -89,12 +96,12 @@ def make_group(limits: Limits, *, root: Path = Path("/")) -> Group | None:
         kept.add(_LIMIT[controller])
         if controller == "memory":
             counter = str(_counter(folder))
-    if not kept:
-        for folder in made:
-            _rmdir(folder)
-        return None
     watcher = OutOfMemory(counter) if counter else None
-    return Group(tuple(made), frozenset(kept), counter, watcher)
+    group = Group(tuple(made), tuple(made.values()), frozenset(kept), counter, watcher)
+    if not kept:
+        group.remove()
+        return None
+    return group
 
 
 _LIMIT: Final = {"memory": "memory_bytes", "pids": "processes", "cpu": "cpus"}
@@ -213,12 +220,44 @@ def _counter(folder: Path) -> Path:
     return v2 if v2.exists() else folder / "memory.oom_control"
 
 
+def _make_and_hold(folder: Path) -> int:
+    """Make a group; returns a descriptor with a lock that says it is in use.
+
+    Between the two steps another kakoi may take it for one that was left behind: then once more.
+    """
+    for _ in range(_TRIES):
+        folder.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            _lock(descriptor)
+            if folder.exists():
+                return descriptor
+            os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "removed as soon as it was made", str(folder))
+
+
+def _lock(descriptor: int) -> None:
+    """Whoever is about to remove it is done in a moment. A stranger who holds it for longer could only
+    spare us the removal, which must not cost us the limits: then without."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        time.sleep(0.01)
+
+
 def _sweep(parent: Path) -> None:
-    """Remove the empty groups of those who were killed."""
+    """Remove the empty groups of those who were killed: nobody holds a lock on them any more."""
     for folder in parent.iterdir():
-        match = _NAME.fullmatch(folder.name)
-        if match and not Path(f"/proc/{match[1]}").exists():
-            _rmdir(folder)
+        if not _NAME.fullmatch(folder.name):
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _rmdir(folder)
+            finally:
+                os.close(descriptor)
 
 
 def _write(path: Path, value: str, *, is_needed: bool) -> None:
