@@ -96,9 +96,16 @@ def test_ctrl_c_has_a_status_of_its_own_and_no_words(door: Door) -> None:
 
 
 def test_a_character_that_the_terminal_does_not_have_is_written_out(home: Home) -> None:
-    status, out, said = home("check", "echo 囲い", PYTHONIOENCODING="latin-1")
-    assert (status, said) == (0, "")
-    assert out == "allow: echo \\u56f2\\u3044\n"
+    # Python reads the variable when it starts.
+    done = subprocess.run(
+        [*KAKOI, "check", "echo 囲い"],
+        env={**home.environ, "PYTHONIOENCODING": "latin-1"},
+        cwd=home.project,
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == b"allow: echo \\u56f2\\u3044\n"
 
 
 # --- Non-blocking ----------------------------------------------------------------------------

@@ -130,12 +130,19 @@ async def _try_terminal(channel: Channel) -> Found:
 
 
 async def _try_processes(channel: Channel) -> Found:
-    """Start more than may be: the shell counts what it got, and complains of what it did not."""
+    """Start more than may be: the shell counts what it got, and complains of what it did not.
+
+    It is ended at its first complaint: bash would try again for many seconds.
+    """
     crowd = f"i=0; while [ $i -lt {_CROWD} ]; do sleep 60 & i=$((i+1)); echo $i; done"
-    result = await _run(channel, crowd, timeout_s=_CROWD_S)
-    started = len(result.stdout.split())
-    if started < _CROWD and "fork" in result.stderr:
-        return True, f"stopped at {LIMITS.processes}"
+    seen = {"stdout": b"", "stderr": b""}
+    async with channel.open(Command(command=crowd, timeout_s=_CROWD_S)) as running:
+        async for stream, data in running.output():
+            seen[stream] += data
+            if b"fork" in seen["stderr"]:
+                return True, f"stopped at {LIMITS.processes}"
+        result = await running.result()
+    started = len(seen["stdout"].split())
     return False, f"{started} were started" if started else failure(result)
 
 

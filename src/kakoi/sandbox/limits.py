@@ -2,9 +2,9 @@
 
 For all of it together a control group, of version 1 or 2, as far as we may write to them: root
 may, others where a part of the tree was given to them. A group is a directory. Its maker holds a
-lock on it as long as it lives, so the next kakoi removes what a killed one has left and nothing else,
-also where the two are in different PID namespaces. Where there is no group, limits of each process
-(rlimits) stand in, as far as they go.
+lock on it as long as it lives, so the next kakoi removes what a killed one has left and nothing
+else, also where the two are in different PID namespaces. Where there is no group, limits of each
+process (rlimits) stand in, as far as they go.
 """
 
 import contextlib
@@ -237,8 +237,8 @@ def _make_and_hold(folder: Path) -> int:
 
 
 def _lock(descriptor: int) -> None:
-    """Whoever is about to remove it is done in a moment. A stranger who holds it for longer could only
-    spare us the removal, which must not cost us the limits: then without."""
+    """Whoever is about to remove it is done in a moment. A stranger who holds it longer can only
+    keep it from being removed, which must not cost us the limits: then without a lock."""
     for _ in range(_TRIES):
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
