@@ -34,6 +34,18 @@ async def seen(sandbox: SandboxAdapter, text: str, stdin: bytes | None = None) -
     return result.stdout
 
 
+async def reset(sandbox: SandboxAdapter, *, has_jobs: bool) -> None:
+    """Leave nothing of a test in a sandbox that others will use: neither jobs nor files."""
+    channel = await sandbox.channel()
+    if has_jobs:
+        for job in await channel.list_jobs():
+            if job.running:
+                await channel.stop_job(job.id)
+    # The one directory that a command owns in every sandbox is the one it begins in.
+    remove = "rm -rf -- ..?* .[!.]* *"
+    await seen(sandbox, f"{remove} 2>/dev/null || {{ chmod -R u+rwX . && {remove}; }}")
+
+
 async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
     """Ask again and again, for a bounded time, until it holds."""
     give_up = time.monotonic() + PATIENCE_S

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from kakoi.conformance.asking import new_mark, seen
+from kakoi.conformance.asking import new_mark, reset, seen
 from kakoi.conformance.plugin import LEFT_OUT, PROPERTY, is_required, sandbox_names
 from kakoi.conformance.subjects import Subject, Traits, subject_named
 from kakoi.runner.commands import Channel
@@ -23,7 +23,7 @@ _TEST_LIMIT_S = 300
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sandbox_name" in metafunc.fixturenames:
-        metafunc.parametrize("sandbox_name", sandbox_names(metafunc.config), scope="module")
+        metafunc.parametrize("sandbox_name", sandbox_names(metafunc.config), scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -74,12 +74,12 @@ def sandbox_in_report(sandbox_name: str, record_property: Callable[[str, object]
     record_property(PROPERTY, sandbox_name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def subject(sandbox_name: str) -> Subject:
     return subject_named(sandbox_name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def traits(subject: Subject) -> Traits:
     return subject.traits
 
@@ -90,7 +90,7 @@ def availabilities() -> dict[str, Availability]:
     return {}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 async def available(
     subject: Subject,
     availabilities: dict[str, Availability],
@@ -116,13 +116,21 @@ async def _opened(subject: Subject, workspace: Path) -> AsyncIterator[SandboxAda
         await adapter.cleanup()
 
 
-@pytest.fixture(scope="module")
-async def sandbox(
+@pytest.fixture(scope="session")
+async def shared_sandbox(
     subject: Subject, available: None, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[SandboxAdapter]:
-    """A sandbox that the tests of a module share: starting a container for each would be slow."""
+    """For all tests of a run that do not ruin it: starting a container for each would be slow."""
     async with _opened(subject, tmp_path_factory.mktemp("shared")) as adapter:
         yield adapter
+
+
+@pytest.fixture
+async def sandbox(shared_sandbox: SandboxAdapter, traits: Traits) -> AsyncIterator[SandboxAdapter]:
+    """The shared one; what the test leaves in it is not met by the next one."""
+    yield shared_sandbox
+    if traits.resident:
+        await reset(shared_sandbox, has_jobs=traits.jobs)
 
 
 @pytest.fixture
