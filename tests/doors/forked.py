@@ -7,7 +7,6 @@ not show is the cold start itself: that has its own tests (`started_cold`, tests
 The child is the server's and not the test's: its pid, signals and exit status are the real ones.
 """
 
-import atexit
 import json
 import os
 import select
@@ -27,14 +26,14 @@ class _Server:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
+            subprocess.run(
                 [sys.executable, str(_SERVER), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env={"PATH": os.environ["PATH"], "LC_CTYPE": "C.UTF-8"},
-                start_new_session=True,
+                check=True,
+                timeout=60,
             )
-        self._line = ours
-        atexit.register(self.stop)
+        self._line = ours  # It ends when this is closed, if only by our own end.
 
     def start(self, wanted: dict[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
         """The pid, and a socket from which the wait status can be read once it has ended."""
@@ -47,10 +46,6 @@ class _Server:
         pid = int.from_bytes(ours.recv(4, socket.MSG_WAITALL), "big")
         assert pid, "the fork server has died"
         return pid, ours
-
-    def stop(self) -> None:
-        self._line.close()
-        self._process.wait(10)
 
 
 @cache

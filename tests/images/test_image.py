@@ -22,6 +22,8 @@ def test_the_image_is_what_its_description_says(image: str) -> None:
     assert tools | {"/etc/allowlist cannot be changed"} <= set(checks)
 
 
+@pytest.mark.extended("big image: it is built for minutes")
+@pytest.mark.slow("two compilers run in it")
 @pytest.mark.requirement("A-018")
 def test_the_default_image_has_the_runtimes_of_four_languages(full_image: str) -> None:
     """Each runs something: a version alone would be had from a stub."""
@@ -154,6 +156,8 @@ def test_a_dockerfile_build_runs_the_same_setup(image: str, tmp_path: Path) -> N
         docker("image", "rm", name, check=False)
 
 
+@pytest.mark.extended("big image: it is built for minutes")
+@pytest.mark.slow("two images are built from it")
 def test_the_dockerfile_takes_mamba_from_an_image_of_its_own(full_image: str) -> None:
     """One that answers to its name stands in for it: the real one is in a registry only."""
     name, given = f"kakoi-test:with-mamba-{os.getpid()}", f"kakoi-test:mamba-{os.getpid()}"

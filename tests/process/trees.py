@@ -4,6 +4,7 @@ Every process of a tree holds the write end of a named pipe. The test holds the 
 as one of them lives, however it hides, the pipe has no end.
 """
 
+import contextlib
 import os
 import select
 import sys
@@ -231,11 +232,11 @@ class Witness:
 
 def children_of_ours() -> list[str]:
     """The children of the test's own process, zombies included."""
-    return [
-        pid
-        for thread in Path("/proc/self/task").iterdir()
-        for pid in (thread / "children").read_text().split()
-    ]
+    found = []
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
+            found += (thread / "children").read_text().split()
+    return found
 
 
 def client_environment() -> dict[str, str]:

@@ -10,6 +10,7 @@ has to find out; tests/suite/test_profile.py fails where the explanation is miss
 
 import pytest
 
+_PER_COMMAND = 3
 TIERS = ("default", "extended", "all")
 
 
@@ -33,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         _require_reasons(item)
+    _extend_repetitions(items)
     tier: str = config.getoption("tier")
     if tier == "all":
         return
@@ -41,6 +43,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if _is_extended(item) is wanted]
+
+
+def _extend_repetitions(items: list[pytest.Item]) -> None:
+    """A container for each command takes most of a second, and inside there is the same runner as in
+    one that stays. So of each conformance module only the first tests are in the default tier there.
+    """
+    seen: dict[str, set[str]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and _is_per_command(item):
+            first = seen.setdefault(item.module.__name__, set())
+            if len(first) < _PER_COMMAND and item.originalname not in first:
+                first.add(item.originalname)
+            else:
+                reason = "repetition: on a container that stays"
+                item.add_marker(pytest.mark.extended(reason))
+
+
+def _is_per_command(item: pytest.Function) -> bool:
+    callspec = getattr(item, "callspec", None)
+    name = callspec.params.get("sandbox_name", "") if callspec else ""
+    return str(name).startswith("docker-per-command")
 
 
 def _is_extended(item: pytest.Item) -> bool:

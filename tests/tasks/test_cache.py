@@ -35,7 +35,7 @@ def registry_with_plugins(owner: str, tmp_path: Path, tools_image: str) -> Itera
 
 
 @pytest.fixture
-def its_image(full_image: str, registry: Registry) -> Iterator[str]:
+def image_with_go(full_image: str, registry: Registry) -> Iterator[str]:
     """The full image, as a user has it whose go asks a registry of their own."""
     name = f"kakoi-test-registry:{uuid.uuid4()}"
     text = (
@@ -73,8 +73,8 @@ KINDS = [
     ),
     Kind("npm", "package.json", NODE),
     Kind("npm", "package-lock.json", NODE),
-    Kind("go", "go.mod", "cd project && GOPROXY=off go run . 2>&1"),
 ]
+GO = Kind("go", "go.mod", "cd project && GOPROXY=off go run . 2>&1")
 RUST = "cd project && cargo run --offline --quiet"
 JAR = "~/.m2/repository/test/shared/shared-thing/1.0/shared-thing-1.0.jar"
 MORE_KINDS = [
@@ -97,12 +97,23 @@ print(changed)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[each.step for each in KINDS])
+@pytest.mark.slow("three environments, and a package manager in each")
 async def test_a_task_has_what_was_downloaded_before_and_cannot_change_it_for_the_next(
-    make: Make, its_image: str, registry: Registry, tmp_path: Path, kind: Kind
+    make: Make, image: str, registry: Registry, tmp_path: Path, kind: Kind
 ) -> None:
-    await downloads_once(make, its_image, registry, tmp_path, kind)
+    await downloads_once(make, image, registry, tmp_path, kind)
 
 
+@pytest.mark.extended("toolchain: go")
+@pytest.mark.slow("three environments, and a compiler in each")
+async def test_go_has_what_was_downloaded_before_too(
+    make: Make, image_with_go: str, registry: Registry, tmp_path: Path
+) -> None:
+    await downloads_once(make, image_with_go, registry, tmp_path, GO)
+
+
+@pytest.mark.extended("toolchains: cargo and maven, in an image of their own")
+@pytest.mark.slow("three environments, and a compiler in each")
 @pytest.mark.parametrize("kind", MORE_KINDS, ids=[each.step for each in MORE_KINDS])
 async def test_cargo_and_maven_have_what_was_downloaded_before_too(
     make: Make, tools_image: str, registry_with_plugins: Registry, tmp_path: Path, kind: Kind

@@ -45,6 +45,11 @@ LOOKING = ("docker container", "docker image", "docker info")
 Fault = Callable[[], Awaitable[None]]
 
 
+def repeated(mended: str) -> object:
+    """Another moment at which the engine is back: the same steps once more."""
+    return pytest.param(mended, marks=pytest.mark.extended("repetition: the same steps"))
+
+
 async def nothing() -> None:
     return None
 
@@ -175,7 +180,8 @@ def breaks(own: OwnEngine, mended: str) -> tuple[Fault, Fault]:
     return stop, start
 
 
-@pytest.mark.parametrize("mended", ["afterwards", "at once"])
+@pytest.mark.slow("an engine is stopped and started at each of twenty steps")
+@pytest.mark.parametrize("mended", ["afterwards", repeated("at once")])
 async def test_an_engine_that_stops_at_any_step_leaves_nothing_behind(
     own_engine: OwnEngine, here: str, mended: str
 ) -> None:
@@ -207,7 +213,10 @@ async def test_an_engine_that_stops_at_any_step_leaves_nothing_behind(
     assert set(said.values()) <= {"ready", SandboxError.code, EnvironmentUnavailableError.code}
 
 
-@pytest.mark.parametrize("mended", ["afterwards", "at once", "when it is too late"])
+@pytest.mark.slow("an engine is stopped and started at each step, with a new environment each time")
+@pytest.mark.parametrize(
+    "mended", [repeated("afterwards"), repeated("at once"), "when it is too late"]
+)
 async def test_an_engine_that_stops_at_any_step_of_a_cleanup_is_told_and_swept(
     own_engine: OwnEngine, here: str, mended: str
 ) -> None:

@@ -42,9 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "needs(trait, ...): only for sandboxes that claim this (kakoi.conformance)"
-    )
+    for line in (
+        "needs(trait, ...): only for sandboxes that claim this (kakoi.conformance)",
+        "slow(reason): why this test takes more than five seconds",
+        "extended(reason): proves again, or at a size, what a quicker test proves",
+    ):
+        config.addinivalue_line("markers", line)
 
 
 def sandbox_names(config: pytest.Config) -> list[str]:

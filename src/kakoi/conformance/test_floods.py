@@ -14,6 +14,8 @@ ALLOWED_GROWTH = 30 * MIB
 LIMIT_S = 240
 
 
+@pytest.mark.extended("size: a flood of 64 MiB on both streams proves the same")
+@pytest.mark.slow("a shell without Python passes a gigabyte on")
 async def test_a_gigabyte_through_a_limit_of_a_megabyte(sandbox: SandboxAdapter) -> None:
     await sandbox.run(Command(command="true"))
     before = reset_peak_memory()
