@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from kakoi.conformance.asking import PATIENCE_S, Reader, running, said, until, until_exists
+from kakoi.conformance.conftest import Opener
 from kakoi.conformance.trees import TREES, tree
 from kakoi.conformance.watching import alive
 from kakoi.results import Reason
@@ -92,12 +93,13 @@ echo from the command
 
 
 @pytest.mark.needs("resident", "isolates_processes")
-async def test_no_zombie_is_left_by_many_commands(sandbox: SandboxAdapter, mark: str) -> None:
-    for _ in range(10):
-        await sandbox.run(Command(command=["sh", "-c", "(setsid sleep $0 &)", mark]))
+async def test_no_zombie_is_left_by_many_commands(fresh: Opener, mark: str) -> None:
+    async with fresh() as sandbox:
+        for _ in range(10):
+            await sandbox.run(Command(command=["sh", "-c", "(setsid sleep $0 &)", mark]))
 
-    async def none_left() -> bool:
-        text = "grep -l '^State:.*Z' /proc/[0-9]*/status 2>/dev/null | wc -l"
-        return int(await said(sandbox, text)) == 0
+        async def none_left() -> bool:
+            text = "grep -l '^State:.*Z' /proc/[0-9]*/status 2>/dev/null | wc -l"
+            return int(await said(sandbox, text)) == 0
 
-    await until(none_left, "every process that has ended is reaped")
+        await until(none_left, "every process that has ended is reaped")
