@@ -70,7 +70,13 @@ NEEDS = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
+# Its code is that of the other edition: tests/test_readme.py holds them against each other.
+TRANSLATED = pytest.mark.extended("repetition: the same code as in README.md")
+RUN = [pytest.param(page, marks=TRANSLATED if shown(page) == "README.ja.md" else (), id=shown(page))
+       for page in PAGES]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", RUN)
 def test_the_examples_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     if any(block.language in ("console", "sh", "python") for block in blocks(text)):

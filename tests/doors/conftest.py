@@ -30,10 +30,17 @@ def has_bubblewrap() -> bool:
 
 
 @cache
+def has_engine() -> bool:
+    docker = shutil.which("docker")
+    argv = [docker or "", "version"]
+    return docker is not None and subprocess.run(argv, capture_output=True).returncode == 0
+
+
+@cache
 def has_image(image: str) -> bool:
     """scripts/engine makes the small ones beforehand; kakoi's own are built by whoever needs one."""
     docker = shutil.which("docker")
-    if docker is not None and image in BUILD:
+    if image in BUILD and has_engine():
         return BUILD[image]() == image
     argv = [docker or "", "image", "inspect", image]
     return docker is not None and subprocess.run(argv, capture_output=True).returncode == 0

@@ -2,11 +2,11 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+from tests.doors.conftest import has_engine
 from tests.images import built
 from tests.images.boxes import LABEL, Box, docker
 
@@ -21,10 +21,7 @@ def need(what: str, *, is_there: bool) -> None:
 
 @pytest.fixture(scope="session")
 def engine() -> None:
-    found = shutil.which("docker")
-    argv = [found or "", "version"]
-    answers = found is not None and subprocess.run(argv, capture_output=True).returncode == 0
-    need("there is no Docker engine", is_there=answers)
+    need("there is no Docker engine", is_there=has_engine())
 
 
 @pytest.fixture(scope="session")

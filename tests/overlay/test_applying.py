@@ -98,11 +98,17 @@ def at_event(
     return os.WEXITSTATUS(status) == 0
 
 
-def test_killed_at_any_step_it_can_be_repeated_and_nothing_is_lost(tmp_path: Path) -> None:
+@pytest.mark.slow("a process is started and killed at each of many steps")
+@pytest.mark.parametrize(
+    "stride", [5, pytest.param(1, marks=pytest.mark.extended("repetition: at every step"))]
+)
+def test_killed_at_any_step_it_can_be_repeated_and_nothing_is_lost(
+    tmp_path: Path, stride: int
+) -> None:
     wanted = expected(tmp_path / "wanted")
     number = 0
     while True:
-        number += 1
+        number += stride
         desk = a_desk(tmp_path / str(number), fill)
         change(desk.upper)
         move(desk.upper)

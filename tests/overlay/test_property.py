@@ -127,11 +127,15 @@ def check(project: Project, first: Steps, then: Steps, dropped: Steps, last: Ste
     assert without_links(snapshot(project.path)) == looks[2]
 
 
+@pytest.mark.slow("each example takes a second: sandboxes are opened and closed")
+@pytest.mark.parametrize(
+    "examples", [3, pytest.param(30, marks=pytest.mark.extended("long fuzz: more examples"))]
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_applied_is_what_was_inside(kind: Kind) -> None:
+def test_what_is_applied_is_what_was_inside(kind: Kind, examples: int) -> None:
     # One that fails is not made smaller: each try takes a second.
     @settings(
-        max_examples=10,
+        max_examples=examples,
         phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow],
     )

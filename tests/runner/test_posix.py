@@ -624,6 +624,8 @@ async def test_nothing_of_a_draft_is_left_when_its_write_is_cancelled(
         assert await said(channel, f"ls -A /tmp/{mark}") == "file\n"
 
 
+@pytest.mark.extended("size: floods of 64 MiB are in the conformance suite")
+@pytest.mark.slow("a shell passes a gigabyte on")
 async def test_a_gigabyte_leaves_our_memory_flat(container: str) -> None:
     size = 1024 * MIB
     async with opened(container) as channel:

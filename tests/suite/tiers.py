@@ -10,7 +10,8 @@ has to find out; tests/suite/test_profile.py fails where the explanation is miss
 
 import pytest
 
-_PER_COMMAND = 3
+_WITH_ALL_PARAMETERS = ("host", "bubblewrap")
+_FIRST_TESTS = 3
 TIERS = ("default", "extended", "all")
 
 
@@ -46,24 +47,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _extend_repetitions(items: list[pytest.Item]) -> None:
-    """A container for each command takes most of a second, and inside there is the same runner as in
-    one that stays. So of each conformance module only the first tests are in the default tier there.
+    """Mark the conformance tests that prove on one sandbox what another one has proved already.
+
+    The same runner is in every sandbox with a Python, so all parameters of a test are tried on the
+    host and in bubblewrap, and the first ones everywhere else. A container for each command takes most
+    of a second, and has the walls of one that stays: of each module the first tests are tried there.
     """
-    seen: dict[str, set[str]] = {}
+    seen: dict[tuple[str, str], list[str]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and _is_per_command(item):
-            first = seen.setdefault(item.module.__name__, set())
-            if len(first) < _PER_COMMAND and item.originalname not in first:
-                first.add(item.originalname)
-            else:
-                reason = "repetition: on a container that stays"
-                item.add_marker(pytest.mark.extended(reason))
+        sandbox = _sandbox_of(item)
+        if not isinstance(item, pytest.Function) or sandbox in _WITH_ALL_PARAMETERS:
+            continue
+        first = seen.setdefault((item.module.__name__, sandbox), [])
+        is_new = item.originalname not in first
+        first.append(item.originalname)
+        is_early = len(set(first)) <= _FIRST_TESTS or not sandbox.startswith("docker-per-command")
+        if not (is_new and is_early):
+            item.add_marker(pytest.mark.extended("repetition: proved on another sandbox"))
 
 
-def _is_per_command(item: pytest.Function) -> bool:
+def _sandbox_of(item: pytest.Item) -> str:
+    """The sandbox that a conformance test is about."""
     callspec = getattr(item, "callspec", None)
-    name = callspec.params.get("sandbox_name", "") if callspec else ""
-    return str(name).startswith("docker-per-command")
+    name = callspec.params.get("sandbox_name") if callspec else None
+    return str(name or _WITH_ALL_PARAMETERS[0])
 
 
 def _is_extended(item: pytest.Item) -> bool:

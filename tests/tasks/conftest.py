@@ -1,5 +1,6 @@
 """A manager of environments on a real engine, and servers of git beside it."""
 
+import fcntl
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,6 +19,7 @@ from kakoi.runner.delivery import RunnerSettings
 from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.reaching import MakeProxy
+from tests.images.built import CACHE
 from tests.images.conftest import full_image as full_image  # One with go and Java, too.
 from tests.images.conftest import image as image  # One with pip and npm; built if need be.
 from tests.images.conftest import tools_image as tools_image  # One with cargo and maven.
@@ -44,6 +46,23 @@ def git(engine: None) -> Iterator[GitServer]:
     finally:
         for each in containers(owner):
             docker("rm", "-f", "-v", each)
+
+
+@pytest.fixture
+def images(engine: None) -> Iterator[None]:
+    """No image of a project stays. Whose an image is cannot be seen, so one test at a time."""
+
+    def found() -> set[str]:
+        form = ["--filter", "reference=kakoi-project", "--format", "{{.Repository}}:{{.Tag}}"]
+        return set(docker("image", "ls", *form).split())
+
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "projects.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = found()
+        yield
+        for each in found() - before:
+            docker("image", "rm", each)
 
 
 @pytest.fixture

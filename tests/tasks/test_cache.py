@@ -72,7 +72,10 @@ KINDS = [
         "pip", "requirements.txt", "~/.venv/bin/python -c 'import shared_thing as x; print(x.word)'"
     ),
     Kind("npm", "package.json", NODE),
-    Kind("npm", "package-lock.json", NODE),
+    pytest.param(
+        Kind("npm", "package-lock.json", NODE),
+        marks=pytest.mark.extended("repetition: the same manager with a lock file"),
+    ),
 ]
 GO = Kind("go", "go.mod", "cd project && GOPROXY=off go run . 2>&1")
 RUST = "cd project && cargo run --offline --quiet"
@@ -96,7 +99,7 @@ print(changed)
 """
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=[each.step for each in KINDS])
+@pytest.mark.parametrize("kind", KINDS, ids=["pip", "npm", "npm with a lock file"])
 @pytest.mark.slow("three environments, and a package manager in each")
 async def test_a_task_has_what_was_downloaded_before_and_cannot_change_it_for_the_next(
     make: Make, image: str, registry: Registry, tmp_path: Path, kind: Kind

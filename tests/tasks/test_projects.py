@@ -5,7 +5,6 @@ import os
 import subprocess
 import tarfile
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,20 +44,6 @@ def manager(owner: str, tmp_path: Path) -> ExecutionEnvironmentManager:
             ),
         )
     )
-
-
-@pytest.fixture
-def images(engine: None) -> Iterator[None]:
-    """No image of a project stays."""
-
-    def found() -> set[str]:
-        form = ["--filter", "reference=kakoi-project", "--format", "{{.Repository}}:{{.Tag}}"]
-        return set(docker("image", "ls", *form).split())
-
-    before = found()
-    yield
-    for each in found() - before:
-        docker("image", "rm", each)
 
 
 def another_name() -> str:
