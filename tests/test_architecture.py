@@ -342,6 +342,7 @@ def test_the_package_obeys(rule: Callable[[Module], list[str]]) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES_FOR_TESTS, ids=lambda rule: rule.__name__)
+@pytest.mark.slow("parses every test")
 def test_the_tests_obey(rule: Callable[[Module], list[str]]) -> None:
     assert [complaint for module in load(ROOT / "tests") for complaint in rule(module)] == []
 

@@ -296,6 +296,7 @@ async def test_tools_of_others_have_their_servers_name_in_front(door: McpDoor) -
         ("hangs", "has not answered within"),
     ],
 )
+@pytest.mark.slow("waits for a server that does not answer")
 async def test_a_server_that_misbehaves_is_an_error_that_the_model_is_told(
     kind: str, words: str
 ) -> None:

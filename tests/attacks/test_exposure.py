@@ -39,6 +39,7 @@ def test_paths_are_told_once_and_only_the_outermost_that_can_be_written() -> Non
     assert found.interfaces == ("lo",)
 
 
+@pytest.mark.slow("tries every sandbox of this machine")
 def test_doctor_tells_it_when_it_is_asked_to(tmp_path: Path) -> None:
     nowhere = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "CONTAINER_HOST": "unix:///nowhere"}
     door = Door(tmp_path, tmp_path / "log", nowhere)

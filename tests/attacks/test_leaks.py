@@ -27,6 +27,7 @@ async def test_a_command_has_three_descriptors_and_no_more(place: Place) -> None
     assert await place.python(DESCRIPTORS) == []
 
 
+@pytest.mark.slow("a program that looks at everything")
 async def test_what_a_command_inherits_of_us_is_nothing(
     subject: Subject, tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ RUN = [pytest.param(page, marks=TRANSLATED if shown(page) == "README.ja.md" else
 
 
 @pytest.mark.parametrize("page", RUN)
+@pytest.mark.slow("follows a whole page, command by command")
 def test_the_examples_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     if any(block.language in ("console", "sh", "python") for block in blocks(text)):

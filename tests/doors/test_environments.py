@@ -87,6 +87,7 @@ def call(door: Door, *words: str, stdin: bytes = b"", status: int = 0) -> str:
 
 
 @pytest.mark.requirement("A-102")
+@pytest.mark.slow("the engine measures for two seconds, several times")
 async def test_an_environment_is_listed_entered_and_summed_up(
     tasks: Door, owner: str, repository: str
 ) -> None:
@@ -166,6 +167,7 @@ async def test_files_are_copied_both_ways_within_bounds(
         await asyncio.to_thread(copy, task)
 
 
+@pytest.mark.slow("an environment, and many calls")
 async def test_the_output_of_a_job_is_read_by_another_process(
     tasks: Door, owner: str, repository: str
 ) -> None:

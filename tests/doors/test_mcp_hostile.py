@@ -281,6 +281,7 @@ async def test_a_job_of_another_connection_is_none(mcp_door: McpDoor, mark: str)
             command = f"echo secret; cat; sleep {mark}"
             started = await run(one, command, background=True, stdin_open=True)
             job = meta_of(started)["job_id"]
+            await anyio.to_thread.run_sync(until, lambda: alive(mark), "the job runs")
             for name in ("read_output", "write_stdin", "stop_command"):
                 refused = await other.call_tool(name, {"job_id": job})
                 assert refused.is_error
@@ -411,6 +412,7 @@ def test_requests_that_mean_two_things_are_refused(mcp_door: McpDoor) -> None:
     assert len(mcp_door.said().splitlines()) <= 3, mcp_door.said()
 
 
+@pytest.mark.slow("waits until silent connections are closed")
 async def test_connections_that_say_nothing_keep_nobody_out(mcp_door: McpDoor) -> None:
     with mcp_door.listening() as url, contextlib.ExitStack() as held, anyio.fail_after(PATIENCE_S):
         slow = [held.enter_context(connected(url)) for _ in range(700)]
@@ -434,6 +436,7 @@ def has_gone(raw: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.slow("waits longer than a silent client would be waited for")
 async def test_a_call_that_takes_long_is_not_taken_for_a_silent_client(mcp_door: McpDoor) -> None:
     with mcp_door.listening() as url, anyio.fail_after(PATIENCE_S):
         async with over_http(url, "2026-07-28") as client:

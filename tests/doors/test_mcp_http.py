@@ -228,6 +228,7 @@ def test_options_of_http_need_it(mcp_door: McpDoor) -> None:
     assert "are for --http" in said
 
 
+@pytest.mark.slow("many calls are under way when it comes")
 async def test_a_signal_ends_calls_that_are_being_served(mcp_door: McpDoor, mark: str) -> None:
     with mcp_door.listener() as (url, process), anyio.fail_after(PATIENCE_S):
         with contextlib.suppress(Exception):  # Its client is told in one way or another.

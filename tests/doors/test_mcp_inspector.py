@@ -6,6 +6,8 @@ import shutil
 import subprocess
 from typing import Any
 
+import pytest
+
 from tests.doors.conftest import need
 from tests.doors.mcp_doors import McpDoor
 from tests.doors.terminals import PATIENCE_S
@@ -28,6 +30,7 @@ def inspect(door: McpDoor, *arguments: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow("a client in Node, started cold several times")
 def test_it_lists_and_calls_tools_over_pipes(mcp_door: McpDoor) -> None:
     server = mcp_door.argv()[2:]  # Options of `env` would be taken for its own.
     tools = inspect(mcp_door, *server, "--method", "tools/list")["tools"]

@@ -159,6 +159,7 @@ def test_what_is_not_listed_is_not_executed_whoever_starts_it(
     assert "PermissionError: [Errno 13] Permission denied: 'mount'" in err
 
 
+@pytest.mark.slow("a sandbox for each way to be refused")
 def test_that_the_list_refused_it_is_said_with_a_way_out(walled: tuple[Someone, list[str]]) -> None:
     someone, run = walled
     script = someone.project / "mine"
@@ -228,6 +229,7 @@ def test_doctor_tries_a_list_and_a_copy_as_whoever_asks(someone: Someone) -> Non
         ("kakoi-test:busybox", "not enforced", "an image without python3"),
     ],
 )
+@pytest.mark.slow("tries every sandbox of this machine")
 def test_doctor_tries_a_list_in_the_image_at_hand(
     tmp_path: Path, image: str, status: str, says: str
 ) -> None:

@@ -98,6 +98,7 @@ while True:
     "what", ["[own.fileno()]", "[os.open('/etc/passwd', 0)]", "[*os.pipe(), own.fileno()]", "[]"]
 )
 @pytest.mark.parametrize("kind", ["docker"], indirect=True)
+@pytest.mark.slow("waits until the runner has given up on an answer")
 async def test_who_hands_over_something_in_our_place_is_not_heard(kind: str, what: str) -> None:
     """A job that is quicker than the runner, at each new entry."""
     web = Web()

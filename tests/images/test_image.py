@@ -129,6 +129,7 @@ def test_a_listed_package_is_installed_and_another_is_not(box: Box) -> None:
 
 
 @pytest.mark.requirement("X-35")
+@pytest.mark.slow("apt tries again before it gives up")
 def test_root_from_outside_runs_nothing_of_the_agents(box: Box) -> None:
     """The agent's own folder comes first on PATH, but not on root's."""
     box("mkdir -p ~/.venv/bin; printf '#!/bin/sh\\nid -u >/tmp/was\\n' >~/.venv/bin/apt-get; chmod +x ~/.venv/bin/apt-get")  # fmt: skip

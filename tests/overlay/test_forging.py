@@ -10,7 +10,7 @@ import pytest
 from tests.overlay.driving import Project, a_project
 from tests.overlay.layers import a_desk, white_out, write
 from tests.overlay.snapshots import exactly, snapshot
-from tests.sandbox.boxes import IS_ROOT, KINDS, require_bubblewrap
+from tests.sandbox.boxes import IS_ROOT, SOME_KINDS, require_bubblewrap
 
 MARKS = {
     "opaque": b"y",
@@ -49,7 +49,7 @@ print(json.dumps(said))
 """
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=SOME_KINDS)
 def project(request: pytest.FixtureRequest) -> Iterator[Project]:
     require_bubblewrap()
     with a_project(request.param) as project:

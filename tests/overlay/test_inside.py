@@ -12,7 +12,7 @@ import pytest
 
 from tests.overlay.driving import Project, a_project
 from tests.overlay.snapshots import SNAPSHOT, exactly, snapshot
-from tests.sandbox.boxes import KINDS, ROOTS, WAIT_S, Kind, require_bubblewrap
+from tests.sandbox.boxes import ROOTS, SOME_KINDS, WAIT_S, Kind, require_bubblewrap
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -20,7 +20,7 @@ def bubblewrap() -> None:
     require_bubblewrap()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=SOME_KINDS)
 def project(request: pytest.FixtureRequest) -> Iterator[Project]:
     with a_project(request.param) as project:
         yield project

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.overlay.driving import Project, a_project
 from tests.overlay.snapshots import SNAPSHOT, exactly, snapshot
-from tests.sandbox.boxes import GROUP, KINDS, USER, Kind, require_bubblewrap
+from tests.sandbox.boxes import GROUP, SOME_KINDS, USER, Kind, require_bubblewrap
 
 # One edit after the other; those that are not possible are not done.
 EDIT = """
@@ -131,7 +131,7 @@ def check(project: Project, first: Steps, then: Steps, dropped: Steps, last: Ste
 @pytest.mark.parametrize(
     "examples", [3, pytest.param(30, marks=pytest.mark.extended("long fuzz: more examples"))]
 )
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 def test_what_is_applied_is_what_was_inside(kind: Kind, examples: int) -> None:
     # One that fails is not made smaller: each try takes a second.
     @settings(

@@ -83,6 +83,7 @@ def test_what_is_not_listed_is_rejected(
 @pytest.mark.requirement("E-021", "E-023", "E-024")
 @given(st.data(), ECOSYSTEM)
 @batched
+@pytest.mark.slow("a container, and many programs in it")
 def test_what_is_listed_is_attempted(script: Script, data: st.DataObject, kind: Ecosystem) -> None:
     names = data.draw(st.lists(NAMES[kind], min_size=BATCH, max_size=BATCH))
     ends = st.sampled_from(["\n", "\r\n", " \n", "\t\n", "\n\n", "\n# more\n", "\n   #\r\n"])

@@ -686,6 +686,7 @@ def test_a_stream_is_not_handed_to_a_stranger(
             stranger.accept()
 
 
+@pytest.mark.slow("waits until it is given up")
 def test_a_runner_does_not_start_beside_one_that_does_not_answer(
     place: dict[str, str], tmp_path: Path
 ) -> None:
@@ -703,6 +704,7 @@ def test_a_runner_does_not_start_beside_one_that_does_not_answer(
             assert b"does not answer" in client.complaints()
 
 
+@pytest.mark.slow("waits until the lock is given up")
 def test_a_lock_that_is_never_given_back_is_not_waited_for(
     place: dict[str, str], tmp_path: Path
 ) -> None:

@@ -27,6 +27,12 @@ AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups"] i
 Kind = Literal["root's workspace", "root, a user's workspace", "a user"]
 ROOTS: list[Kind] = ["root's workspace", "root, a user's workspace"] if IS_ROOT else []
 KINDS: list[Kind] = [*ROOTS, "a user"]
+# For what the kernel does with the files of whoever they belong to: the first and the last differ most.
+_BETWEEN = pytest.mark.extended("repetition: between root's own workspace and that of a user")
+SOME_KINDS = [
+    pytest.param(kind, marks=_BETWEEN if kind == "root, a user's workspace" else (), id=kind)
+    for kind in KINDS
+]
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can set this up")
 
 

@@ -411,6 +411,7 @@ async def test_files_of_a_container_that_stays_are_there_for_the_next_command(
     assert (await sandbox.execute("cat ~/f")).stdout == "kept\n"
 
 
+@pytest.mark.slow("waits for the limits of its attacks")
 async def test_commands_cannot_end_the_container_they_run_in(make: Make, image: str) -> None:
     sandbox = make(lifetime="sandbox", image=image)
     with pytest.raises(SandboxError, match=r"lost|killed its keeper"):

@@ -11,7 +11,17 @@ has to find out; tests/suite/test_profile.py fails where the explanation is miss
 import pytest
 
 _WITH_ALL_PARAMETERS = ("host", "bubblewrap")
-_FIRST_TESTS = 3
+# Many at once, or much of it, by shells alone: seconds for what takes a runner milliseconds.
+_MUCH = {
+    "test_fifty_jobs_at_once",
+    "test_many_are_really_at_once",
+    "test_many_at_once_each_get_their_own",
+    "test_many_cancelled_commands_leave_a_sandbox_that_works",
+    "test_many_floods_leave_no_memory_behind",
+    "test_a_command_that_fills_its_limits_is_told_in_a_small_result",
+    "test_a_flood_that_is_read_as_it_comes",
+    "test_no_descriptor_and_no_child_is_left",
+}
 TIERS = ("default", "extended", "all")
 
 
@@ -51,18 +61,19 @@ def _extend_repetitions(items: list[pytest.Item]) -> None:
 
     The same runner is in every sandbox with a Python, so all parameters of a test are tried on the
     host and in bubblewrap, and the first ones everywhere else. A container for each command takes most
-    of a second, and has the walls of one that stays: of each module the first tests are tried there.
+    of a second, and has the walls of one that stays: of each module the first test is tried there.
     """
     seen: dict[tuple[str, str], list[str]] = {}
     for item in items:
         sandbox = _sandbox_of(item)
         if not isinstance(item, pytest.Function) or sandbox in _WITH_ALL_PARAMETERS:
             continue
-        first = seen.setdefault((item.module.__name__, sandbox), [])
-        is_new = item.originalname not in first
-        first.append(item.originalname)
-        is_early = len(set(first)) <= _FIRST_TESTS or not sandbox.startswith("docker-per-command")
-        if not (is_new and is_early):
+        names = seen.setdefault((item.module.__name__, sandbox), [])
+        is_repeated = item.originalname in names
+        is_repeated |= bool(names) and sandbox.startswith("docker-per-command")
+        is_repeated |= item.originalname in _MUCH and "busybox" in sandbox
+        names.append(item.originalname)
+        if is_repeated:
             item.add_marker(pytest.mark.extended("repetition: proved on another sandbox"))
 
 

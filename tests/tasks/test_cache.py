@@ -154,6 +154,7 @@ async def downloads_once(
     assert (tmp_path / "cache" / f"{kind.name}.tar").read_bytes() == kept
 
 
+@pytest.mark.slow("a package manager installs")
 async def test_a_broken_or_strange_cache_costs_a_task_nothing_but_time(
     make: Make,
     image: str,
@@ -171,6 +172,7 @@ async def test_a_broken_or_strange_cache_costs_a_task_nothing_but_time(
     assert containers(owner) == [registry.name]
 
 
+@pytest.mark.slow("a package manager tries again before it gives up")
 async def test_what_cannot_be_downloaded_leaves_the_cache_as_it_was(
     make: Make,
     image: str,

@@ -86,6 +86,7 @@ def assert_untold(*texts: str) -> None:
 
 
 @pytest.mark.requirement("A-034", "A-035", "A-042", "A-043")
+@pytest.mark.slow("three environments")
 async def test_an_issue_starts_from_the_default_branch_with_one_commit_or_all(
     git: GitServer, make: Make
 ) -> None:
@@ -159,6 +160,7 @@ async def test_the_hunt_would_find_a_token(git: GitServer, make: Make) -> None:
 
 
 @pytest.mark.requirement("A-040")
+@pytest.mark.slow("three environments, and a second server")
 async def test_a_redirect_to_another_host_does_not_take_the_token_along(
     git: GitServer, make: Make, owner: str
 ) -> None:
@@ -209,6 +211,7 @@ FAILURES = [
 
 @pytest.mark.requirement("A-008", "A-041")
 @pytest.mark.parametrize(("path", "branch", "token", "why"), FAILURES)
+@pytest.mark.slow("waits for a silence, three times")
 async def test_a_clone_that_fails_says_why_without_the_token_and_leaves_nothing(
     git: GitServer,
     make: Make,
@@ -236,6 +239,7 @@ async def test_a_clone_that_fails_says_why_without_the_token_and_leaves_nothing(
     assert containers(owner) == []
 
 
+@pytest.mark.slow("waits between three tries")
 async def test_a_server_that_is_not_there_is_tried_three_times(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -313,6 +317,7 @@ git clone -q --bare . "$1"
     return path
 
 
+@pytest.mark.slow("three environments")
 async def test_a_file_address_is_fetched_here_and_carried_in(repository: Path, make: Make) -> None:
     task = a_task(f"file://{repository}", source="feature", target="main")
     async with make().open(task):

@@ -200,6 +200,7 @@ async def test_a_task_is_prepared_by_one_at_a_time(git: GitServer, make: Make) -
 
 
 @pytest.mark.requirement("A-025", "A-054", "A-055", "A-056")
+@pytest.mark.slow("waits for limits")
 async def test_commands_end_in_time_say_so_and_are_cut(
     git: GitServer, make: Make, tmp_path: Path
 ) -> None:
@@ -437,6 +438,7 @@ async def test_what_cannot_be_removed_is_tried_three_times_and_then_a_leftover(
 
 
 @pytest.mark.requirement("A-096")
+@pytest.mark.slow("several environments")
 async def test_an_operation_of_the_engine_has_a_minute_is_tried_again_and_then_fails(
     make: Make, owner: str
 ) -> None:

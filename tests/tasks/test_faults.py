@@ -267,6 +267,7 @@ async def test_an_engine_that_stops_at_any_step_of_a_cleanup_is_told_and_swept(
 # --- The container ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow("an environment is broken at each of its steps")
 async def test_a_container_that_somebody_removes_at_any_step_is_missed(
     make: Make, owner: str, here: str
 ) -> None:
@@ -325,6 +326,7 @@ async def test_a_container_that_goes_in_the_middle_of_its_clone_is_missed_at_onc
 # --- The line --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("waits between three tries")
 async def test_a_server_that_dies_in_the_middle_of_the_pack_is_a_clone_error(
     make: Make, owner: str
 ) -> None:
@@ -336,6 +338,7 @@ async def test_a_server_that_dies_in_the_middle_of_the_pack_is_a_clone_error(
     docker("rm", "-f", "-v", server.name)
 
 
+@pytest.mark.slow("waits for a silence, three times")
 async def test_a_server_that_falls_silent_in_the_middle_of_the_pack_is_given_up(
     make: Make, owner: str, git: GitServer
 ) -> None:
@@ -376,6 +379,7 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_clone_is_said_and_nothing_
     assert manager.counters.clone_failures == 1
 
 
+@pytest.mark.slow("an engine is started")
 async def test_an_engine_with_mounts_of_its_own_keeps_a_disk_in_memory_or_says_that_it_cannot(
     own_engine: OwnEngine, here: str
 ) -> None:

@@ -245,6 +245,7 @@ async def test_a_task_that_is_taken_from_us_stops_between_steps(
 
 
 @pytest.mark.requirement("A-086")
+@pytest.mark.slow("two environments")
 async def test_a_paused_task_is_gone_on_with_in_a_new_container(house: House, owner: str) -> None:
     assert isinstance(house.hub, Hub)
     issue = house.hub.issues[ISSUE]

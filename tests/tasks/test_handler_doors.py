@@ -203,6 +203,7 @@ def test_what_cannot_be_a_task_is_said_in_words(tmp_path: Path) -> None:
 # --- The queue -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("two whole tasks")
 def test_what_waits_is_queued_once_and_done_by_a_consumer(
     hub: Hub, tmp_path: Path, owner: str
 ) -> None:
@@ -243,6 +244,7 @@ def renewed_since(run: Runner, before: float) -> bool:
     return lease_end(run) > before
 
 
+@pytest.mark.slow("waits until a lease has run out")
 def test_a_task_of_a_killed_consumer_is_gone_on_with_by_another(
     hub: Hub, tmp_path: Path, owner: str
 ) -> None:
@@ -306,6 +308,7 @@ def test_a_consumer_that_goes_on_has_an_environment_ready_for_its_first_task(
     assert containers(owner) == []
 
 
+@pytest.mark.slow("a whole task, from its issue to its end, twice")
 def test_a_signal_gives_the_task_back_and_leaves_nothing(
     hub: Hub, tmp_path: Path, owner: str
 ) -> None:
@@ -333,6 +336,7 @@ def test_a_signal_gives_the_task_back_and_leaves_nothing(
     assert list((tmp_path / "state" / "transcripts").glob("*.patch")) == []
 
 
+@pytest.mark.slow("a whole task")
 def test_what_is_being_done_cannot_be_begun_by_hand(hub: Hub, tmp_path: Path, owner: str) -> None:
     gated = Gated()
     hub.issues[PULL]["labels"] = []

@@ -46,6 +46,7 @@ async def test_a_file_with_a_name_that_is_not_listed_is_not_installed_and_the_ta
 
 
 @pytest.mark.requirement("X-34")
+@pytest.mark.slow("a package manager tries again before it gives up")
 async def test_a_file_of_listed_names_is_installed(make: Make, image: str, tmp_path: Path) -> None:
     ran = "touch /workspace/ran"
     files = {
@@ -83,6 +84,7 @@ HOSTILE = [
 
 
 @pytest.mark.requirement("X-34")
+@pytest.mark.slow("package managers run in several containers")
 async def test_nothing_beside_or_in_a_file_gets_past_the_lists(
     make: Make, image: str, tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def here(tmp_path: Path) -> str:
 
 
 @pytest.mark.requirement("A-091")
+@pytest.mark.slow("a process is killed at each step of an environment")
 async def test_one_sweep_removes_what_was_killed_at_any_step(
     make: Make, owner: str, here: str
 ) -> None:

@@ -174,6 +174,7 @@ async def test_open_is_no_way_to_a_neighbour(make: Made, git: GitServer) -> None
     assert "whitelist_mode" in caught.value.hint
 
 
+@pytest.mark.slow("package managers try again before they give up")
 async def test_dependencies_that_are_refused_say_by_what(
     reaching: Made, image: str, tmp_path: Path
 ) -> None:
@@ -209,6 +210,7 @@ async def test_who_attaches_serves_the_same_list_whatever_its_settings_say(
     await first.cleanup(task.uuid)
 
 
+@pytest.mark.slow("an environment, served by several")
 async def test_several_serve_one_environment_and_one_may_leave(reaching: Made) -> None:
     first, second = reaching(), reaching()
     task = a_task("http://git.test:8080/open/project.git")

@@ -50,6 +50,7 @@ def test_without_a_size_there_is_no_pool() -> None:
 
 
 @pytest.mark.requirement("A-010", "A-011", "A-013")
+@pytest.mark.slow("several environments")
 async def test_tasks_get_different_containers_that_nobody_had_before(
     git: GitServer, make: Make, owner: str
 ) -> None:
@@ -82,6 +83,7 @@ async def test_tasks_get_different_containers_that_nobody_had_before(
     assert waiting(owner) == []
 
 
+@pytest.mark.slow("several environments")
 async def test_another_configuration_gets_none_of_them_and_a_dead_one_is_passed_over(
     git: GitServer, make: Make, owner: str
 ) -> None:

@@ -80,6 +80,7 @@ async def test_a_file_at_the_top_of_a_project_overrides_the_image_and_tightens_t
 
 
 @pytest.mark.requirement("A-021")
+@pytest.mark.slow("an environment for each of many projects")
 async def test_what_a_project_may_not_say_ends_its_preparation_in_words(
     manager: ExecutionEnvironmentManager, tmp_path: Path, owner: str
 ) -> None:
@@ -128,6 +129,7 @@ USER 1234:1234
 """
 
 
+@pytest.mark.slow("an image is built")
 async def test_a_project_s_dockerfile_is_built_once_from_its_files_alone(
     manager: ExecutionEnvironmentManager, tmp_path: Path, images: None, owner: str
 ) -> None:
@@ -214,6 +216,7 @@ async def test_builds_that_share_a_layer_leave_each_other_alone(tmp_path: Path) 
     assert [call[-1] for call in executor.called("image rm")] == ["abcdefabcdef"]
 
 
+@pytest.mark.slow("an image is built")
 async def test_a_build_is_ended_in_time_and_an_image_that_is_too_big_is_not_kept(
     tmp_path: Path, images: None
 ) -> None:

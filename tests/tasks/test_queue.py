@@ -348,6 +348,7 @@ class Consumers:
         return [event, str(pid), key] in self.log()
 
 
+@pytest.mark.slow("waits until a lease has run out")
 async def test_two_consumers_and_one_is_killed(
     address: str, queue: TaskQueue, tmp_path: Path
 ) -> None:

@@ -6,14 +6,14 @@ policy; anything else in it is an error, not a silence.
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from kakoi.config.files import read_items
-from kakoi.config.narrowing import narrowed
+from kakoi.config.narrowing import narrowed, without_dormant_lines
 from kakoi.config.settings import Settings, build, defaults, table, value_at
 from kakoi.documents import Item, yaml_items
 from kakoi.errors import ConfigurationError
@@ -21,6 +21,8 @@ from kakoi.homes import config_folder
 from kakoi.sections import nearest, snake_case
 
 PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")
+# Where commands may go, and where tasks may.
+_LISTS: Final = ("sandbox.allowed_domains", "tasks.network.allowed_domains")
 # Files of others in which only these sections are ours.
 _FOREIGN: Final = ("command_executor", "executor", "security", "logging", "shell")
 # What such sections hold that is not a setting of kakoi's: the faces of the specs read it.
@@ -79,15 +81,17 @@ def load_settings(
         raise ConfigurationError(f"there is no file {path}", hint="`kakoi config init` makes one")
     for name, value, origin in _file_values(path, items or []):
         values[name], origins[name] = value, origin
-    project = None if workspace is None else project_file(workspace)
-    if project is not None:
-        _apply_project(project, read_items(project) or [], values, origins)
-    for name, value, origin in _environment_values(given):
-        values[name], origins[name] = value, origin
+    stronger = {name: (value, origin) for name, value, origin in _environment_values(given)}
     for name, value in (call or {}).items():
         if name not in table():
             raise _unknown(name, "call", "")
-        values[name], origins[name] = value, "call"
+        stronger[name] = (value, "call")
+    for name, (value, origin) in stronger.items():
+        values[name], origins[name] = value, origin
+    project = None if workspace is None else project_file(workspace)
+    if project is not None:
+        items = read_items(project) or []
+        _apply_project(project, items, values, origins, stronger=stronger)
     return Loaded(build(values), origins)
 
 
@@ -152,25 +156,42 @@ def with_project(
     """`settings`, and what a project's own file of these adds to them; the environment wins."""
     if len(files) > 1:
         raise ConfigurationError(f"the project has {' and '.join(files)}", hint="keep one of them")
-    values = {path: value_at(settings, path) for path in table()}
+    given = os.environ if environ is None else environ
+    own = {path: value for path, value, _ in _environment_values(given)}
+    values = {**{path: value_at(settings, path) for path in table()}, **own}
+    stronger = set(own)
     for name, data in files.items():
         path = Path(name)
         try:
             items = list(yaml_items(data.decode(), path))
         except UnicodeDecodeError:
             raise ConfigurationError(f"the project's {name} is no UTF-8 text") from None
-        _apply_project(path, items, values, {})
-    given = os.environ if environ is None else environ
-    return build({**values, **{path: value for path, value, _ in _environment_values(given)}})
+        _apply_project(path, items, values, {}, stronger=stronger)
+    return build(values)
 
 
 def _apply_project(
-    path: Path, items: Sequence[Item], values: dict[str, Any], origins: dict[str, str]
+    path: Path,
+    items: Sequence[Item],
+    values: dict[str, Any],
+    origins: dict[str, str],
+    *,
+    stronger: Collection[str],
 ) -> None:
+    """Hold a project's file against all that the user says, and take over what it tightens.
+
+    `stronger`: what the user says in a way that no project changes.
+    """
     ours = {**defaults(), **values}
+    for name in _LISTS:
+        values[name] = without_dormant_lines(name, ours.__getitem__)
     for name, value, origin in _file_values(path, items):
         setting = table()[name]
-        before = values.get(name, defaults()[name])
+        before = ours[name]
+        if setting.project == "nothing":
+            raise _not_for_projects(name, origin)
+        if name in stronger:
+            continue
         if setting.project == "add":
             value = (*before, *value)
             origin = f"{origins[name]} and {origin}" if name in origins else origin
@@ -181,8 +202,6 @@ def _apply_project(
             )
         elif setting.project == "narrow":
             value = narrowed(name, value, ours.__getitem__, origin=origin)
-        elif setting.project == "nothing":
-            raise _not_for_projects(name, origin)
         values[name], origins[name] = value, origin
 
 

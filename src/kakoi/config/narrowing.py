@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kakoi.egress.domains import narrowed_lines, parse_domains
+from kakoi.egress.domains import narrowed_lines, parse_domains, public_lines
 from kakoi.errors import ConfigurationError
 
 # From nothing to everything; each reaches what the one before it does, and more.
@@ -23,7 +23,10 @@ def narrowed(name: str, value: Any, ours: Ours, *, origin: str) -> Any:
         if len(lines) > _MOST_LINES:
             raise ConfigurationError(f"{origin}: `{name}` has more than {_MOST_LINES} lines")
         theirs = parse_domains(lines, origin=f"{origin}: {name}")
-        if _is_wider_than_a_list(name, ours):
+        reach = _reach(name, ours)
+        if reach == "open":
+            return public_lines(theirs)
+        if _width(reach) > _width("open"):
             return tuple(lines)
         return narrowed_lines(parse_domains(ours(name), origin=name), theirs)
     if value != ours(name) and not _is_narrower(name, value, ours):
@@ -34,10 +37,24 @@ def narrowed(name: str, value: Any, ours: Ours, *, origin: str) -> Any:
     return value
 
 
-def _is_wider_than_a_list(name: str, ours: Ours) -> bool:
-    if name.startswith(_TASKS):
-        return bool(ours(f"{_TASKS}.external_access")) and not ours(f"{_TASKS}.whitelist_mode")
-    return _width(_network(ours)) > _width("allowlist")
+def without_dormant_lines(name: str, ours: Ours) -> tuple[str, ...]:
+    """The user's own list, for a project that switches from `open` to a list.
+
+    In `open` it did nothing. Its private networks, which `open` does not reach, stay out of reach.
+    """
+    lines = tuple(ours(name))
+    if _reach(name, ours) != "open":
+        return lines
+    return public_lines(parse_domains(lines, origin=name))
+
+
+def _reach(name: str, ours: Ours) -> str:
+    """The network that holds for the list of this name, if no project says anything."""
+    if not name.startswith(_TASKS):
+        return _network(ours)
+    if not ours(f"{_TASKS}.external_access"):
+        return "none"
+    return "allowlist" if ours(f"{_TASKS}.whitelist_mode") else "open"
 
 
 def _is_narrower(name: str, value: Any, ours: Ours) -> bool:

@@ -44,6 +44,7 @@ async def test_what_was_spilled_can_be_read_at_any_place(sandbox: SandboxAdapter
     assert last.lost_bytes == 1_200_000 - MIB
 
 
+@pytest.mark.slow("shells pass 128 MiB on")
 async def test_a_flood_on_both_streams(sandbox: SandboxAdapter) -> None:
     await sandbox.run(Command(command="true"))
     before = reset_peak_memory()
@@ -84,6 +85,7 @@ async def test_a_flood_of_input(sandbox: SandboxAdapter) -> None:
 
 
 @pytest.mark.needs("resident")
+@pytest.mark.slow("shells pass 100 MiB on")
 async def test_many_floods_leave_no_memory_behind(sandbox: SandboxAdapter) -> None:
     command = f"head -c {2 * MIB} /dev/zero; head -c {2 * MIB} /dev/zero >&2"
     await sandbox.run(Command(command=command, timeout_s=LIMIT_S))

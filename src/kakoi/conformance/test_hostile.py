@@ -139,6 +139,7 @@ async def test_killing_its_parents_costs_the_sandbox_at_most(
         assert await alive(sandbox, mark) == []
 
 
+@pytest.mark.slow("waits until a runner that was stopped is given up")
 async def test_stopping_its_parents_costs_the_sandbox_at_most(fresh: Opener, mark: str) -> None:
     text = "(setsid sleep $0 &); kill -STOP $parents; sleep $0; exit 7"
     async with fresh() as sandbox:
@@ -159,6 +160,7 @@ async def test_killing_only_its_keeper_sets_nobody_free(fresh: Opener, mark: str
 
 
 @pytest.mark.needs("isolates_processes")
+@pytest.mark.slow("waits for the limits of two commands, and makes a new sandbox for each")
 async def test_killing_everybody_costs_the_sandbox_at_most(fresh: Opener, mark: str) -> None:
     async with fresh() as sandbox:
         for text in ("kill -9 -1; exit 7", "kill -STOP -1; sleep $0; exit 7"):
@@ -181,6 +183,7 @@ echo grown; sleep $0; exit 7"""
         assert await works(sandbox)
 
 
+@pytest.mark.slow("shells pass 128 MiB on")
 async def test_a_command_that_fills_its_limits_is_told_in_a_small_result(
     sandbox: SandboxAdapter,
 ) -> None:

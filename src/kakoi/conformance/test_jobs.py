@@ -170,6 +170,7 @@ async def test_a_job_that_is_not_there_is_the_callers_error(channel: Channel, na
         await channel.write_stdin(name, b"x")
 
 
+@pytest.mark.slow("shells start many commands one after the other")
 async def test_fifty_jobs_at_once(channel: Channel) -> None:
     commands = [Command(command=f"echo {number}; exit {number}") for number in range(50)]
     jobs = await asyncio.gather(*map(channel.start, commands))

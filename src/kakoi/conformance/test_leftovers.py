@@ -64,6 +64,7 @@ async def test_nothing_is_left_after_the_end(
     assert os.listdir(workspace) == []
 
 
+@pytest.mark.slow("opens and closes several sandboxes")
 async def test_no_descriptor_and_no_child_is_left(fresh: Opener, traits: Traits, mark: str) -> None:
     async with fresh() as sandbox:  # What is opened once for good is opened here.
         await use(sandbox, traits, mark)

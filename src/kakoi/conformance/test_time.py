@@ -106,6 +106,7 @@ async def test_a_command_that_never_says_anything_is_ended(
     assert (await sandbox.run(command)).reason is Reason.IDLE_TIMEOUT
 
 
+@pytest.mark.slow("a command talks for longer than it may be silent")
 async def test_a_command_that_keeps_talking_is_not_idle(sandbox: SandboxAdapter) -> None:
     """On either stream."""
     text = """

@@ -20,6 +20,7 @@ def many(traits: Traits) -> int:
     return 100 if traits.resident else 8
 
 
+@pytest.mark.slow("shells start many commands one after the other")
 async def test_many_at_once_each_get_their_own(sandbox: SandboxAdapter, traits: Traits) -> None:
     text = 'read -r line; echo "out $1 $line $WORD"; echo "err $1" >&2; exit $(($1 % 200))'
     commands = [
@@ -38,6 +39,7 @@ async def test_many_at_once_each_get_their_own(sandbox: SandboxAdapter, traits: 
         assert (result.exit_code, result.id) == (number % 200, commands[number].id)
 
 
+@pytest.mark.slow("shells start many commands one after the other")
 async def test_many_are_really_at_once(sandbox: SandboxAdapter, traits: Traits, place: str) -> None:
     """Each waits until all are there."""
     count = many(traits)

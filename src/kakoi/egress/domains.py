@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kakoi.egress.addresses import Address, Network, never_reachable, not_public
+from kakoi.egress.addresses import Address, Network, is_private, never_reachable, not_public
 from kakoi.errors import ConfigurationError
 
 WEB_PORTS: Final = frozenset((80, 443))
@@ -123,6 +123,15 @@ class Domains:
         return target.port in WEB_PORTS or not named
 
 
+def public_lines(theirs: Domains) -> tuple[str, ...]:
+    """The lines of a list that lead to where `EVERYTHING_PUBLIC` leads, too."""
+    return tuple(
+        str(entry)
+        for entry in theirs.entries
+        if isinstance(entry.host, str) or not is_private(entry.host)
+    )
+
+
 def narrowed_lines(ours: Domains, theirs: Domains) -> tuple[str, ...]:
     """The lines of a list that leads to where both lead, and never further than ours."""
     found = {
@@ -162,6 +171,9 @@ def _is_within(inner: str | Network, outer: str | Network) -> bool:
     if isinstance(inner, str) or isinstance(outer, str):
         wild = isinstance(outer, str) and outer.startswith("*.")
         return wild and str(inner).removeprefix("*.").endswith(str(outer)[1:])
+    # One that is no part of a private network means the public addresses in it, and no others.
+    if is_private(inner) and not is_private(outer):
+        return False
     return inner.version == outer.version and inner.subnet_of(outer)  # type: ignore[arg-type]  # The same version.
 
 
