@@ -197,6 +197,7 @@ async def test_what_was_left_out_of_an_old_answer_is_read_again_by_its_job(door:
     assert "\n2000\n" in script.last_heard
 
 
+@pytest.mark.slow("starts servers, and waits for their end")
 async def test_a_cancelled_loop_leaves_nothing_running(door: McpDoor) -> None:
     mark = f"600.{int.from_bytes(os.urandom(6), 'big')}"
     command = f"setsid sleep {mark} & sleep {mark}"

@@ -507,6 +507,7 @@ def test_a_container_shows_the_workspace_at_its_own_path_and_goes_with_the_comma
     assert containers_at(workspace) == []
 
 
+@pytest.mark.slow("types a whole session on a terminal")
 def test_the_script_that_writes_the_readmes_session_would_write_it_again(
     confined_door: Door,
 ) -> None:

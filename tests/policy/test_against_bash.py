@@ -112,6 +112,7 @@ class Snippets:
 
 
 @pytest.mark.requirement("A-075")
+@pytest.mark.slow("starts bash for each of many texts")
 def test_whatever_reaches_a_forbidden_program_in_bash_was_refused(arena: Path) -> None:
     policy = load_policy()
     snippets = Snippets(seed=20261115)

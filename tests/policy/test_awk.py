@@ -352,6 +352,7 @@ SCRAPS = st.lists(
 @needs_gawk
 @settings(max_examples=600)
 @given(program=st.one_of(PROGRAMS, SCRAPS))
+@pytest.mark.slow("starts gawk for each of many programs")
 def test_whatever_the_sandbox_of_gawk_refuses_is_reported(
     program: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

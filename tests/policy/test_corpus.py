@@ -33,6 +33,7 @@ def wrong(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["hostile.jsonl", "hostile_more.jsonl", "holes.jsonl"])
+@pytest.mark.slow("judges thousands of lines")
 def test_nothing_that_must_not_run_is_allowed(name: str) -> None:
     assert wrong(name) == []
 

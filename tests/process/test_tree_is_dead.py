@@ -327,6 +327,7 @@ async def test_a_cancel_scope_of_anyio_ends_everything_too(
 
 
 @every_tree
+@pytest.mark.slow("kills processes that fork as fast as they can")
 def test_everything_dies_when_our_own_process_is_killed(witness: Witness, kind: str) -> None:
     with client(tree_argv(kind, witness.pipe, then="stay()")) as process:
         witness.wait_until_announced(TREES[kind][0] + 1)

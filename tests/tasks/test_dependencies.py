@@ -75,6 +75,7 @@ def test_each_step_is_for_a_file_that_is_there_and_names_no_other(files: list[st
 
 
 @pytest.mark.parametrize("on_path", [True, False])
+@pytest.mark.slow("a virtual environment is made, and a package installed")
 def test_packages_of_python_go_to_a_folder_of_the_user_if_programs_are_looked_for_there(
     tmp_path: Path, on_path: bool
 ) -> None:

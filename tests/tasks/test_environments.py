@@ -472,6 +472,7 @@ async def test_an_engine_that_stops_at_any_step_is_told_as_that(make: Make, git:
 
 
 @pytest.mark.requirement("A-102")
+@pytest.mark.slow("the engine measures for two seconds")
 async def test_there_are_six_figures_to_watch(git: GitServer, make: Make) -> None:
     manager = make()
     info = await manager.prepare(a_task(git.url("open/project")))

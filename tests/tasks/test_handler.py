@@ -274,6 +274,7 @@ async def test_a_paused_task_is_gone_on_with_in_a_new_container(house: House, ow
     assert handled.branch == ""
 
 
+@pytest.mark.slow("a whole task, cancelled half-way")
 async def test_who_is_cancelled_leaves_no_container_and_the_task_as_begun(
     house: House, owner: str
 ) -> None:

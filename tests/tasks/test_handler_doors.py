@@ -116,6 +116,7 @@ def runner_for(
 # --- One task --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("a whole task")
 def test_an_address_is_done_in_a_container_and_proposed(
     hub: Hub, tmp_path: Path, owner: str
 ) -> None:

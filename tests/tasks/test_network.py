@@ -370,6 +370,7 @@ RUN python3 -c "import urllib.request as u; u.urlopen('http://NAME:8080/seen', t
 """
 
 
+@pytest.mark.slow("an image is built")
 async def test_an_image_is_built_with_the_way_out_of_its_task(
     reaching: Made, images: None, tmp_path: Path
 ) -> None:

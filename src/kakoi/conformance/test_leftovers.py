@@ -53,6 +53,7 @@ async def use(sandbox: SandboxAdapter, traits: Traits, mark: str) -> None:
             await sandbox.run(Command(command=["sleep", mark]))
 
 
+@pytest.mark.slow("opens and closes several sandboxes")
 async def test_nothing_is_left_after_the_end(
     subject: Subject, fresh: Opener, workspace: Path, traits: Traits, mark: str
 ) -> None:
