@@ -253,9 +253,9 @@ async def test_a_clone_that_takes_too_long_is_ended(git: GitServer, make: Make) 
         await make(clone=CloneOptions(timeout_s=1)).prepare(a_task(git.url("hang/project")))
 
 
-async def test_an_image_without_git_is_told_as_that(make: Make) -> None:
+async def test_an_image_without_git_is_told_as_that(git: GitServer, make: Make) -> None:
     with pytest.raises(CloneError, match="the image has no git") as caught:
-        await make(image="kakoi-test:busybox").prepare(a_task())
+        await make(image="kakoi-test:busybox").prepare(a_task(git.url("open/project")))
     assert "base_image" in caught.value.hint
 
 

@@ -6,7 +6,6 @@ Whatever it is, `prepare` says so in time, and one sweep leaves nothing.
 import asyncio
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
@@ -305,17 +304,10 @@ async def test_a_container_that_goes_in_the_middle_of_its_clone_is_missed_at_onc
     make: Make, owner: str, git: GitServer
 ) -> None:
     manager = make()
-    task = a_task(git.url("hang/project"))
+    task = a_task(git.url(f"hang/{owner}"))
     preparing = asyncio.create_task(manager.prepare(task))
-    name = container_name(task.uuid)
-
-    def is_cloning() -> bool:
-        argv = ["docker", "exec", name, "sh", "-c", "cat /proc/[0-9]*/cmdline"]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-        return "remote-http" in done.stdout
-
-    await asyncio.to_thread(wait_until, is_cloning)
-    await asyncio.to_thread(docker, "rm", "-f", name)
+    await asyncio.to_thread(wait_until, lambda: owner in git.seen())
+    await asyncio.to_thread(docker, "rm", "-f", container_name(task.uuid))
     with pytest.raises(SandboxError, match="lost while its project was cloned"):
         async with asyncio.timeout(60):
             await preparing

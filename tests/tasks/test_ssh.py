@@ -148,7 +148,7 @@ async def test_a_pull_request_comes_over_ssh_with_a_key_that_one_process_is_lent
         assert "SSH_AUTH_SOCK" not in held
         assert ".kakoi-project" not in held
         assert ".ssh" not in held
-    assert executor.lent == ["git clone"]
+    assert executor.lent == ["git clone", "git -C", "git -C"]  # And the branch to merge into.
     assert "Accepted publickey" in server.log()
 
 

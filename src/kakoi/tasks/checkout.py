@@ -1,20 +1,25 @@
-"""Clone a task's project into its environment, at the right branch, and leave no secret there.
+"""Clone a task's project into its environment, at the right branch, and show no secret there.
 
-Over HTTP git runs inside, with the credential in the environment of that one process. From ssh and
-file addresses it is fetched on this machine and carried in: a sandbox has neither our keys nor our
-files.
+It is fetched on this machine by our own git, with the credential in the environment of that one
+process, and carried in as an archive. The git of an image, which a project may have chosen, only
+copies from that archive. Where the environment has a proxy, our git goes by it as well: what is not
+listed is not fetched from. Where it has no network at all, the project is fetched all the same.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
+import shutil
+import socket
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from kakoi.egress.proxy import Proxy
 from kakoi.errors import SandboxError
 from kakoi.process.executor import ProcessExecutor
 from kakoi.results import ExecutionResult, Reason
@@ -23,12 +28,14 @@ from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote
 from kakoi.tasks.sending import send_file
 from kakoi.tasks.task import Task
+from kakoi.waiting import cancel, finish
 
 _log = logging.getLogger(__name__)
 PROJECT: Final = "/workspace/project"
 _CARRIED_TO, _CARRIED = "/workspace/tmp", ".kakoi-project.git"
 _TRIES: Final = 3
 _PAUSE_S: Final = 1.0
+_LONG_S: Final = "86400"
 # How far back the histories of two branches are fetched until they meet; then, all of it.
 _DEEPEN: Final = (50, 500, 5000)
 _NO_GIT: Final = "the image has no git"
@@ -87,8 +94,9 @@ class _Sleeps(Protocol):
 class Checkout:
     """Puts projects into one environment.
 
-    `channel`: the runner at its end sees the secret; no command can look into its memory.
-    `ssh_env`: variables of ssh on this machine, such as that of its agent.
+    `channel`: to where the project goes; no secret does. `proxy`: the way out of that environment,
+    which our git takes over HTTP, too. `ssh_env`: variables of ssh on this machine, such as that of
+    its agent.
     """
 
     def __init__(
@@ -97,126 +105,145 @@ class Checkout:
         executor: ProcessExecutor,
         options: CloneOptions,
         *,
+        proxy: Proxy | None = None,
         ssh_env: Mapping[str, str] | None = None,
         sleep: _Sleeps = asyncio.sleep,
     ) -> None:
         self._channel = channel
-        self._git_here = our_git(executor, options, ssh_env)
+        self._git = our_git(executor, options, ssh_env)
         self._options = options
+        self._proxy = proxy
         self._sleep = sleep
 
     async def clone(self, task: Task, credential: Credential | None = None) -> None:
         """Clone `task`'s project to /workspace/project; CloneError says why that failed."""
         remote = parse_remote(task.repository)
-        credential = remote.credential_or(credential)
-        if remote.from_outside:
-            await self._carry_in(remote, task)
-        else:
-            await self._clone_inside(remote, task, credential)
-        if task.target_branch is not None and not remote.from_outside:
-            await self._fetch_target(remote, task, task.target_branch, credential)
+        with tempfile.TemporaryDirectory(prefix="kakoi-clone-") as folder:
+            bare = Path(folder, _CARRIED)
+            async with self._way_to(remote) as proxy_url:
+                source = _Source(remote, remote.credential_or(credential), proxy_url)
+                await self._unless_lost(self._fetch_all(source, task, bare))
+            await self._carry_in(source, task, await asyncio.to_thread(_packed, bare))
 
-    # --- Over HTTP, inside -------------------------------------------------------------------
+    @contextlib.asynccontextmanager
+    async def _way_to(self, remote: Remote) -> AsyncIterator[str]:
+        """The address of the proxy for our git; empty where it needs none."""
+        if self._proxy is None or not remote.scheme.startswith("http"):
+            yield ""
+            return
+        listener = socket.create_server(("127.0.0.1", 0))
+        host, port = listener.getsockname()
+        door = self._proxy.serve(listener)
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            await finish(door.close())
 
-    async def _clone_inside(
-        self, remote: Remote, task: Task, credential: Credential | None
-    ) -> None:
+    async def _unless_lost(self, fetching: Coroutine[None, None, None]) -> None:
+        """Fetch while there is an environment to carry it into; a command there tells its end."""
+        line = asyncio.ensure_future(self._channel.run(Command(command=["sleep", _LONG_S])))
+        work = asyncio.ensure_future(fetching)
+        try:
+            await asyncio.wait((line, work), return_when=asyncio.FIRST_COMPLETED)
+            if line.done() and not work.done() and _is_lost(line):
+                raise SandboxError("the environment was lost while its project was cloned")
+            await work
+        finally:
+            for each in (work, line):
+                await finish(cancel(each))
+
+    # --- Here: with our git and our credential, and with nothing that the project brought --------
+
+    async def _fetch_all(self, source: "_Source", task: Task, bare: Path) -> None:
+        await self._fetch(source, task, bare)
+        if task.target_branch is not None:
+            await self._fetch_target(source, task, task.target_branch, bare)
+
+    async def _fetch(self, source: "_Source", task: Task, bare: Path) -> None:
+        """A bare repository: no file of the project is written, so no filter of it is run."""
         branch = [] if task.source_branch is None else ["--branch", task.source_branch]
         depth = self._options.depth
         shallow = [] if depth is None else ["--depth", str(depth)]
-        argv = ["git", "clone", "--quiet", *branch, *shallow, "--", remote.url, PROJECT]
+        argv = ["clone", "--quiet", "--bare", *branch, *shallow, "--", source.url, str(bare)]
         for attempt in range(1, _TRIES + 1):
-            result = await self._git(argv, remote, credential, cwd="/workspace")
-            if result.ok:
+            try:
+                await self._must(argv, source)
                 return
-            error = _failure(result, remote, credential)
-            if attempt == _TRIES or error.details.get("cause") != _TRANSIENT:
-                raise error
-            _log.warning("trying again: %s", error)
+            except CloneError as error:
+                if attempt == _TRIES or error.details.get("cause") != _TRANSIENT:
+                    raise
+                _log.warning("trying again: %s", error)
             await self._sleep(_PAUSE_S * attempt)
             # Git takes back what it began, unless it was killed.
-            empty = ["find", PROJECT, "-mindepth", "1", "-delete"]
-            await self._git(empty, None, None, cwd="/workspace")
+            await asyncio.to_thread(shutil.rmtree, bare, ignore_errors=True)
 
-    async def _fetch_target(
-        self, remote: Remote, task: Task, target: str, credential: Credential | None
-    ) -> None:
+    async def _fetch_target(self, source: "_Source", task: Task, target: str, bare: Path) -> None:
         """Fetch the branch to merge into, and as much history as both have in common."""
-        refspec = f"+refs/heads/{target}:refs/remotes/origin/{target}"
+        here = ["-C", str(bare)]
+        refspec = f"+refs/heads/{target}:refs/heads/{target}"
         depth = self._options.depth
         shallow = [] if depth is None else [f"--depth={depth}"]
-        await self._must(["git", "fetch", "-q", *shallow, "origin", refspec], remote, credential)
+        await self._must([*here, "fetch", "-q", *shallow, "origin", refspec], source)
         for more in (*(f"--deepen={count}" for count in _DEEPEN), "--unshallow"):
-            common = ["git", "merge-base", f"origin/{target}", "HEAD"]
-            if (await self._git(common, None, None)).ok:
+            common = await self._git.run([*here, "merge-base", f"refs/heads/{target}", "HEAD"])
+            if common.exit_code == 0:
                 return
-            if not await self._is_shallow():
+            asked = await self._git.run([*here, "rev-parse", "--is-shallow-repository"])
+            if asked.stdout.strip() != "true":
                 break
-            argv = ["git", "fetch", "-q", more, "origin", task.source_branch or "HEAD", refspec]
-            await self._must(argv, remote, credential)
+            branch = task.source_branch or "HEAD"
+            await self._must([*here, "fetch", "-q", more, "origin", branch, refspec], source)
         _log.warning("task %s: its branch and %s have no history in common", task.uuid, target)
 
-    async def _is_shallow(self) -> bool:
-        asked = ["git", "rev-parse", "--is-shallow-repository"]
-        return (await self._git(asked, None, None)).stdout.strip() == "true"
+    async def _must(self, argv: Sequence[str], source: "_Source") -> None:
+        done = await self._git.run(argv, source.remote, source.credential, proxy=source.proxy)
+        if done.exit_code != 0:
+            raise clone_error(source.hide(done.stderr), source.remote)
 
-    async def _must(
-        self, argv: Sequence[str], remote: Remote, credential: Credential | None
-    ) -> None:
-        result = await self._git(argv, remote, credential)
-        if not result.ok:
-            raise _failure(result, remote, credential)
+    # --- There: without a network, and without a secret ------------------------------------------
 
-    async def _git(
-        self,
-        argv: Sequence[str],
-        remote: Remote | None,
-        credential: Credential | None,
-        *,
-        cwd: str = PROJECT,
-    ) -> ExecutionResult:
-        variables = git_variables(remote, credential, stall_s=self._options.stall_s)
-        timeout_s = self._options.timeout_s
-        return await self._channel.run(
-            Command(command=argv, cwd=cwd, env=variables, timeout_s=timeout_s, spill_bytes=0)
-        )
-
-    # --- Fetched here, carried in ------------------------------------------------------------
-
-    async def _carry_in(self, remote: Remote, task: Task) -> None:
-        with tempfile.TemporaryDirectory(prefix="kakoi-clone-") as folder:
-            archive = await self._fetch_here(remote, task, folder)
-            unpack = Command(command=["tar", "-x", "-f", "-", "-C", _CARRIED_TO])
-            result = await send_file(self._channel, unpack, archive)
-        if not result.ok:
-            raise _failure(result, remote, None)
+    async def _carry_in(self, source: "_Source", task: Task, archive: Path) -> None:
+        unpack = Command(command=["tar", "-x", "-f", "-", "-C", _CARRIED_TO])
+        self._check(await send_file(self._channel, unpack, archive), source)
         carried = f"{_CARRIED_TO}/{_CARRIED}"
         branch = [] if task.source_branch is None else ["--branch", task.source_branch]
-        steps = [
+        for argv in (
             ["git", "clone", "--quiet", *branch, "--", carried, PROJECT],
-            ["git", "-C", PROJECT, "remote", "set-url", "origin", remote.url],
+            ["git", "-C", PROJECT, "remote", "set-url", "origin", source.url],
             ["rm", "-rf", carried],
-        ]
-        for argv in steps:
-            result = await self._git(argv, None, None, cwd="/workspace")
-            if not result.ok:
-                raise _failure(result, remote, None)
+        ):
+            command = Command(
+                command=argv,
+                cwd="/workspace",
+                env=git_variables(),
+                timeout_s=self._options.timeout_s,
+                spill_bytes=0,
+            )
+            self._check(await self._channel.run(command), source)
 
-    async def _fetch_here(self, remote: Remote, task: Task, folder: str) -> Path:
-        """The project as an archive, fetched by our own git with our own keys.
+    def _check(self, result: ExecutionResult, source: "_Source") -> None:
+        if not result.ok:
+            raise _failure(result, source.remote)
 
-        An archive of a repository, and no bundle: that cannot say where a short history ends.
-        """
-        bare = Path(folder, _CARRIED)
-        only = [] if task.source_branch is None else ["--branch", task.source_branch]
-        # Of two branches all of it: where they meet is known then.
-        depth = self._options.depth if task.target_branch is None else None
-        shallow = [] if depth is None else ["--depth", str(depth)]
-        argv = ["clone", "--quiet", "--bare", *only, *shallow, "--", remote.url, str(bare)]
-        done = await self._git_here.run(argv, remote)
-        if done.exit_code != 0:
-            raise clone_error(done.stderr, remote)
-        return await asyncio.to_thread(_packed, bare)
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a project is fetched from, what opens that door, and by which proxy."""
+
+    remote: Remote
+    credential: Credential | None
+    proxy: str
+
+    @property
+    def url(self) -> str:
+        return self.remote.url
+
+    def hide(self, text: str) -> str:
+        return text if self.credential is None else self.credential.hide(text)
+
+
+def _is_lost(line: "asyncio.Future[ExecutionResult]") -> bool:
+    return line.exception() is not None or line.result().reason is Reason.SANDBOX_LOST
 
 
 def _packed(folder: Path) -> Path:
@@ -233,10 +260,8 @@ def _packed(folder: Path) -> Path:
     return path
 
 
-def _failure(
-    result: ExecutionResult, remote: Remote, credential: Credential | None
-) -> SandboxError:
-    said = result.stderr if credential is None else credential.hide(result.stderr)
+def _failure(result: ExecutionResult, remote: Remote) -> SandboxError:
+    said = result.stderr
     if result.reason is Reason.SANDBOX_LOST:
         return SandboxError(
             f"the environment was lost while its project was cloned: {result.error}"

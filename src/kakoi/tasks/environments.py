@@ -325,8 +325,10 @@ class ExecutionEnvironmentManager:
         environment = self.find(container_id)
         channel = await environment.adapter.channel()
         clone = self.options.clone
-        checkout = Checkout(channel, self._executor, clone, ssh_env=self._ssh_env)
-        with telling_refusals(environment.made.reach):
+        reach = environment.made.reach
+        proxy = None if reach is None else reach.proxy
+        checkout = Checkout(channel, self._executor, clone, proxy=proxy, ssh_env=self._ssh_env)
+        with telling_refusals(reach):
             await checkout.clone(task, self._credential_for(task.repository))
 
     async def _heed_project(self, container_id: str, task: Task) -> str:

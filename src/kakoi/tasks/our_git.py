@@ -34,9 +34,14 @@ class OurGit:
         argv: Sequence[str],
         remote: Remote | None = None,
         credential: Credential | None = None,
+        *,
+        proxy: str = "",
     ) -> ProcessResult:
-        """What came of it; one that takes too long is a failure that says so."""
-        variables = dict(git_variables(remote, credential, stall_s=self._stall_s))
+        """What came of it; one that takes too long is a failure that says so.
+
+        `proxy`: the address of one that all of HTTP is to go by.
+        """
+        variables = dict(git_variables(remote, credential, stall_s=self._stall_s, proxy=proxy))
         if remote is not None and remote.scheme == "ssh":
             ssh = ssh_command(known_hosts=self._known_hosts, stall_s=self._stall_s)
             variables |= {**self._ssh_env, "GIT_SSH_COMMAND": ssh}

@@ -51,11 +51,6 @@ class Remote:
     host: str = ""
     credential: Credential | None = None
 
-    @property
-    def from_outside(self) -> bool:
-        """Must it be fetched on this machine? A sandbox has neither our keys nor our files."""
-        return self.scheme in ("file", "ssh")
-
     def credential_or(self, given: Credential | None) -> Credential | None:
         """A whole one in the address wins over `given`, which wins over a bare name there."""
         own = self.credential
@@ -129,12 +124,17 @@ def ssh_command(*, known_hosts: str = "", stall_s: float = 60.0) -> str:
 
 
 def git_variables(
-    remote: Remote | None = None, credential: Credential | None = None, *, stall_s: float = 60.0
+    remote: Remote | None = None,
+    credential: Credential | None = None,
+    *,
+    stall_s: float = 60.0,
+    proxy: str = "",
 ) -> Mapping[str, str]:
     """The environment of one git process: nothing of the machine's settings, no helper, no prompt.
 
     With a credential, what git may answer the remote's host with, and no other.
-    `stall_s`: after so long without a byte from a server git gives up.
+    `stall_s`: after so long without a byte from a server git gives up. `proxy`: what all of HTTP
+    goes by, whatever the variables of this machine say.
     """
     settings = [
         ("core.hooksPath", "/dev/null"),
@@ -153,6 +153,9 @@ def git_variables(
         # We read what it says.
         "LC_ALL": "C",
     }
+    if proxy:
+        settings.append(("http.proxy", proxy))
+        variables |= {"no_proxy": "", "NO_PROXY": ""}
     if remote is not None and credential is not None:
         settings.append((f"credential.{remote.scheme}://{remote.host}.helper", _HELPER_SCRIPT))
         variables["KAKOI_GIT_NAME"] = credential.username
