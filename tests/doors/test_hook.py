@@ -29,11 +29,16 @@ def event(home: Home, command: object, **more: object) -> dict[str, Any]:
     }
 
 
+NO_OPINION = {"permissionDecision": "none", "permissionDecisionReason": ""}
+
+
 def answer(home: Home, command: str, *arguments: str, **more: Any) -> dict[str, Any]:
     env = more.pop("env", {})
     stdin = json.dumps(event(home, command, **more)).encode()
     status, out, err = home("hook", "claude-code", *arguments, stdin=stdin, **env)
     assert (status, err) == (0, "")
+    if not out:
+        return NO_OPINION
     (key, told), *rest = json.loads(out).items()
     assert (key, rest) == ("hookSpecificOutput", [])
     assert told["hookEventName"] == "PreToolUse"
@@ -44,7 +49,10 @@ def answer(home: Home, command: str, *arguments: str, **more: Any) -> dict[str, 
 @pytest.mark.parametrize(
     ("command", "verdict", "why"),
     [
-        ("ls -la | head", "allow", "the policy allows it"),
+        ("ls -la | head", "none", ""),
+        ("python3 x.py", "none", ""),
+        ("make", "none", ""),
+        ("npm install", "none", ""),
         ("git commit -m x", "ask", "[asks-first]"),
         ("sudo id", "deny", "`sudo` changes users, owners or privileges [privilege]: Run the"),
         ("ls; rm -rf /", "deny", "[recursive-delete]"),
@@ -58,6 +66,7 @@ def answer(home: Home, command: str, *arguments: str, **more: Any) -> dict[str, 
 def test_a_bash_call_is_answered_with_the_verdict_and_why(
     home: Home, command: str, verdict: str, why: str
 ) -> None:
+    """Unconfined, nothing is allowed: that would skip the question of the client itself."""
     told = answer(home, command)
     assert told["permissionDecision"] == verdict
     assert why in told["permissionDecisionReason"]
@@ -94,7 +103,8 @@ def test_what_cannot_be_recorded_is_blocked(home: Home) -> None:
 
 def test_the_policy_is_the_one_that_holds_in_the_project(home: Home) -> None:
     home.write(home.config, "policy: {additional: [frob]}\n")
-    assert answer(home, "frob")["permissionDecision"] == "allow"
+    assert answer(home, "frob")["permissionDecision"] == "none"
+    assert answer(home, "frob", "--confine")["permissionDecision"] == "allow"
     home.write(home.project / ".kakoi.yaml", "policy: {blocked: [frob]}\n")
     assert answer(home, "frob")["permissionDecision"] == "deny"
 
@@ -102,7 +112,7 @@ def test_the_policy_is_the_one_that_holds_in_the_project(home: Home) -> None:
 def test_the_project_may_be_written_from_any_of_its_folders_and_nothing_else(home: Home) -> None:
     (home.project / "src").mkdir()
     below = {"cwd": str(home.project / "src"), "env": {"CLAUDE_PROJECT_DIR": str(home.project)}}
-    assert answer(home, "touch ../x", **below)["permissionDecision"] == "allow"
+    assert answer(home, "touch ../x", "--confine", **below)["permissionDecision"] == "allow"
     assert answer(home, "touch /srv/x", **below)["permissionDecision"] == "deny"
     away = {"cwd": "/etc", "env": {"CLAUDE_PROJECT_DIR": str(home.project)}}
     assert answer(home, "touch x", **away)["permissionDecision"] == "deny"
@@ -215,7 +225,7 @@ def test_wrong_settings_and_wrong_options_block(home: Home) -> None:
 
 
 def test_an_answer_that_nobody_reads_blocks(home: Home) -> None:
-    stdin = json.dumps(event(home, "ls"))
+    stdin = json.dumps(event(home, "sudo id"))
     shell = f"{shlex.quote(stdin)} | {{ exec 1>/dev/full; {shlex.join(HOOK)}; echo $? >&2; }}"
     done = subprocess.run(
         ["/bin/bash", "-c", f"printf %s {shell}"],
@@ -230,8 +240,11 @@ def test_an_answer_that_nobody_reads_blocks(home: Home) -> None:
 
 
 def test_the_settings_that_claude_code_needs_are_printed(home: Home) -> None:
-    status, out, _ = home("hook", "claude-code", "--settings", "--confine")
+    status, out, _ = home("hook", "claude-code", "--settings")
     assert status == 0
+    assert home("hook", "claude-code", "--settings", "--confine")[1] == out
+    plain = home("hook", "claude-code", "--settings", "--no-confine")[1]
+    assert plain == out.replace(" --confine", "")
     (group,) = json.loads(out)["hooks"]["PreToolUse"]
     (hook,) = group["hooks"]
     assert group["matcher"] == "Bash"

@@ -5,8 +5,8 @@ Facts relied on about Claude Code, from its hooks reference (November 2026), in 
   `tool_name`, `tool_input`, `session_id` and the session's `cwd`. Bash has its text in
   `tool_input.command`.
 - With exit status 0 it may print `hookSpecificOutput` with `permissionDecision` (allow, ask or
-  deny) and `permissionDecisionReason`: for ask the user reads it, for deny the model. Status 0
-  without output is no opinion.
+  deny) and `permissionDecisionReason`: for ask the user reads it, for deny the model. `allow` skips
+  the client's own question. Status 0 without output is no opinion: the client asks as usual.
 - `updatedInput` replaces the whole input, so fields that stay have to be repeated. With `allow`
   the new input runs, with `ask` the user is shown it.
 - Exit status 2 blocks the call, and standard error is the reason. Any other status, a hook that is
@@ -53,25 +53,29 @@ def command() -> None:
 
 @command.command("claude-code", epilog=_STATUS)
 @click.option(
-    "--confine", is_flag=True, help="Have what may run run inside kakoi, by rewriting the command."
+    "--confine/--no-confine",
+    default=None,
+    help="Run allowed commands inside kakoi, by rewriting them; the default of `--settings`.",
 )
 @click.option(
     "--settings", is_flag=True, help="Print what ~/.claude/settings.json needs, and read nothing."
 )
-def claude_code(*, confine: bool, settings: bool) -> None:
+def claude_code(*, confine: bool | None, settings: bool) -> None:
     """Answer a PreToolUse hook of Claude Code: may this Bash command run?
 
-    The policy is the one that holds in the project. Other tools are left to Claude Code. Each
-    verdict is recorded (see `kakoi audit`).
+    The policy is the one that holds in the project. Without `--confine` an allowed command would
+    run on the host as it is, so Claude Code decides about it as if there were no hook. Other tools
+    are left to Claude Code. Each verdict is recorded (see `kakoi audit`).
     """
     if settings:
-        click.echo(json.dumps(_settings(confine=confine), indent=2))
+        click.echo(json.dumps(_settings(confine=confine is not False), indent=2))
         return
     try:
         call = _read(sys.stdin.buffer.read(_LONGEST + 1))
-        if call is not None:
+        answer = _answer(call, confine=bool(confine)) if call is not None else None
+        if answer is not None:
             # Without a buffer: one that cannot be emptied at the end has a status of its own.
-            write_all(1, json.dumps(_answer(call, confine=confine)).encode() + b"\n")
+            write_all(1, json.dumps(answer).encode() + b"\n")
     except KakoiError as error:
         _block(f"{error}. {error.hint}" if error.hint else str(error))
     except Exception as error:
@@ -118,7 +122,12 @@ def _read(data: bytes) -> Call | None:
     return Call(tool_input, tool_input["command"], os.path.realpath(cwd), within, label)
 
 
-def _answer(call: Call, *, confine: bool) -> dict[str, Any]:
+def _answer(call: Call, *, confine: bool) -> dict[str, Any] | None:
+    """What Claude Code is told; None is no opinion.
+
+    The policy allows what is fine behind a wall. Where there is none, that is not enough to spare
+    the user the question that Claude Code would ask.
+    """
     loaded = load_settings(call.project)
     policy = policy_from(loaded.settings.policy, roots=[call.project], origin="settings")
     decision = decide(policy, call.command, cwd=call.cwd)
@@ -127,6 +136,8 @@ def _answer(call: Call, *, confine: bool) -> dict[str, Any]:
     record_verdict(
         decision, Path(named) if named else None, cwd=call.cwd, session=shown(call.session)
     )
+    if decision.verdict is Verdict.ALLOW and not confine:
+        return None
     told: dict[str, Any] = {
         "hookEventName": _EVENT,
         "permissionDecision": decision.verdict.value,
