@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestParams, ElicitResult
 
 from kakoi.mcp_server.http import Guard
@@ -289,6 +292,30 @@ async def test_a_job_of_another_connection_is_none(mcp_door: McpDoor, mark: str)
                 assert "secret" not in text_of(refused)
                 assert alive(mark) != []
                 assert not (await one.call_tool(name, {"job_id": job})).is_error
+
+
+async def test_the_record_does_not_tell_the_session_id_of_another_connection(
+    mcp_door: McpDoor,
+) -> None:
+    """Whoever knows it takes over that connection: its directory, its variables and its jobs."""
+    seen: list[str] = []
+
+    async def note(request: httpx2.Request) -> None:
+        seen.extend(filter(None, [request.headers.get("mcp-session-id")]))
+
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with mcp_door.listening() as url, anyio.fail_after(PATIENCE_S):
+        async with (
+            httpx2.AsyncClient(headers=headers, event_hooks={"request": [note]}) as http,
+            Client(streamable_http_client(url, http_client=http), mode="legacy") as one,
+            over_http(url, "legacy") as other,
+        ):
+            await run(one, "echo hi")
+            (record,) = (await other.read_resource("kakoi://audit")).contents
+    (session_id,) = set(seen)
+    told = record.model_dump_json() + mcp_door.log.read_text()
+    assert "echo hi" in told
+    assert not [part for part in (session_id, session_id[:16], session_id[-16:]) if part in told]
 
 
 # --- Answers to questions --------------------------------------------------------------------

@@ -5,6 +5,7 @@ last command ended, and the variables that were given by argument or exported by
 """
 
 import asyncio
+import hashlib
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -29,8 +30,11 @@ class Session:
 
     @property
     def label(self) -> str:
-        """As it is recorded."""
-        return f"mcp:{self.owner[:32]}:{self.name}" if self.owner else f"mcp:{self.name}"
+        """As it is recorded: whoever reads the record must not come to know whose connection it is,
+        because that is all it takes to use it."""
+        if not self.owner:
+            return f"mcp:{self.name}"
+        return f"mcp:{hashlib.sha256(self.owner.encode()).hexdigest()[:8]}:{self.name}"
 
     def directory(self, workdir: str) -> str:
         """The directory that `workdir` names here; empty is where the last command ended."""
