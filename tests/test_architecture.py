@@ -87,6 +87,8 @@ MAY_READ_AMBIENT = ("config", "cli", "mcp_server", "web", "conformance")
 PROGRAMS = {
     # Not a program: the language of messages is that of the process, wherever one is raised.
     "errors": {"os.environ"},
+    # The one place that says where a user's files are, for the doors and for the library alike.
+    "homes": {"os.environ"},
     "keeper": {"sys.argv"},
     "process.staging": {"sys.argv"},
     "runner.runner": {"os.environb"},

@@ -8,6 +8,11 @@ from pathlib import Path
 from kakoi.errors import ConfigurationError
 
 
+def environment(given: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The variables that say where files are: those that are given, else those of this process."""
+    return os.environ if given is None else given
+
+
 def config_folder(environ: Mapping[str, str]) -> Path:
     """What the user has written: settings."""
     return _folder(environ, "XDG_CONFIG_HOME", ".config")

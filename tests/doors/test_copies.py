@@ -21,6 +21,23 @@ def kakoi(home: Home) -> Home:
     return replace(home, env={"KAKOI_SANDBOX": "bubblewrap"})
 
 
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "KAKOI_OVERLAYS", "HOME"])
+def test_the_library_finds_the_copy_that_the_command_line_made(
+    kakoi: Home, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    place = kakoi.root / "elsewhere"
+    place.mkdir()
+    env = {"HOME": str(kakoi.root), variable: str(place)}
+    kakoi = replace(kakoi, env={**kakoi.env, **env})
+    assert kakoi("run", "--cow", "echo new > b")[0] == 0
+    for name in ("XDG_STATE_HOME", "KAKOI_OVERLAYS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert Overlay(kakoi.project).apply().done == ("b",)
+    assert (kakoi.project / "b").read_text() == "new\n"
+
+
 def test_changes_are_seen_taken_over_in_part_and_thrown_away(kakoi: Home) -> None:
     file = kakoi.write(kakoi.project / "a", "one\n")
     status, _, said = kakoi("run", "--cow", "echo two >> a; echo new > b; mkdir d")

@@ -47,7 +47,7 @@ def command(*, as_json: bool, explain: bool, image: str | None) -> None:
     `not enforced` means: a command that goes beyond it is not stopped.
     """
     log = os.environ.get("KAKOI_AUDIT_FILE") or default_audit_file(os.environ)
-    overlays = os.environ.get("KAKOI_OVERLAYS") or overlays_folder(os.environ)
+    overlays = overlays_folder(os.environ)
     found = asyncio.run(
         examine(
             image=image,

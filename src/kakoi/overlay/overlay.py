@@ -25,7 +25,8 @@ class Overlay:
     """The overlay of one project: commands of a sandbox write there, and the project stays.
 
     `project`: the directory. `folder`: where overlays are kept, on a file system that can hold one
-    (ext4, xfs, btrfs, a recent tmpfs); without it, kakoi's own place in the home directory.
+    (ext4, xfs, btrfs, a recent tmpfs); without it, where the command line keeps them, too:
+    $KAKOI_OVERLAYS, else kakoi/overlays in $XDG_STATE_HOME or ~/.local/state.
 
     What changes something (`apply`, `discard`, `checkpoint`, `rollback`) needs it for itself, and
     is an error while a sandbox has it; `changes` and `diff` can always be asked for.
@@ -33,7 +34,7 @@ class Overlay:
 
     def __init__(self, project: str | Path, folder: str | Path | None = None) -> None:
         self._project = os.path.realpath(project)
-        self._store = Store(Path(folder) if folder else overlays_folder({}), self._project)
+        self._store = Store(Path(folder) if folder else overlays_folder(), self._project)
         self._lock: Lock | None = None
 
     # --- For a sandbox -----------------------------------------------------------------------

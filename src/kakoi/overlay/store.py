@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kakoi.errors import ConfigurationError, SandboxError
-from kakoi.homes import state_folder
+from kakoi.homes import environment, state_folder
 from kakoi.overlay.trees import FOLDER
 from kakoi.removing import empty
 
@@ -55,9 +55,11 @@ class State:
     version: int = _VERSION
 
 
-def overlays_folder(environ: Mapping[str, str]) -> Path:
-    """Where overlays are if nobody says otherwise."""
-    return state_folder(environ) / "overlays"
+def overlays_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where overlays are if no settings say otherwise; without `environ`, by our own variables."""
+    given = environment(environ)
+    named = given.get("KAKOI_OVERLAYS")
+    return Path(named) if named else state_folder(given) / "overlays"
 
 
 def check_name(name: object) -> str:
