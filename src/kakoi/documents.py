@@ -37,17 +37,26 @@ class Item:
     line: int
 
 
-def read_text(path: Path, *, most_bytes: int = _MAX_BYTES) -> str | None:
-    """A file's text, if it is one and not too long; None if there is no such file."""
+def read_text(path: Path, *, most_bytes: int = _MAX_BYTES, follow_links: bool = True) -> str | None:
+    """A file's text, if it is one and not too long; None if there is no such file.
+
+    `follow_links`: not for a file that commands can write, or it would lead them out.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         # Not blocking: a command may have put a pipe in the place of a file of the project.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
         with open(fd, "rb") as file:
             _check_readable(fd, path)
             data = file.read(most_bytes + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if not follow_links and path.is_symlink():
+            raise ConfigurationError(
+                f"{path} is a link, which could lead anywhere: it is not read",
+                hint="put a file in its place, or remove it",
+            ) from None
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
     if len(data) > most_bytes:
         raise ConfigurationError(f"{path} has more than {most_bytes} bytes; that is too long")

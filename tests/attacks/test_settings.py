@@ -81,3 +81,23 @@ async def test_what_a_shell_hands_over_in_place_of_a_file_is_read(tmp_path: Path
         os.close(reading)
     with pytest.raises(ConfigurationError, match="Is a directory"):
         read_text(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["kakoi.yaml", ".kakoi.yaml"])
+async def test_a_link_that_a_command_leaves_for_settings_shows_nothing(
+    place: Place, tmp_path: Path, name: str
+) -> None:
+    """It leads to a file outside: what is in there is neither read nor quoted."""
+    secret = tmp_path / "secret.yaml"
+    secret.write_text("hunter2-is-the-password: 7\n")
+    link = place.workspace / name
+    assert (await place.bash(f"rm -f {name}; ln -s {secret} {name}")).exit_code == 0
+    try:
+        with pytest.raises(ConfigurationError, match="is a link") as caught:
+            load_settings(place.workspace, environ={})
+        assert "hunter2" not in f"{caught.value} {caught.value.hint} {caught.value.details}"
+        assert "remove it" in caught.value.hint
+        assert str(link) in str(caught.value)
+    finally:
+        await place.bash(f"rm -f {name}")
+    load_settings(place.workspace, environ={})

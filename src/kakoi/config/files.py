@@ -10,9 +10,9 @@ from kakoi.errors import ConfigurationError
 _MAX_DEPTH = 16
 
 
-def read_items(path: Path) -> list[Item] | None:
+def read_items(path: Path, *, follow_links: bool = True) -> list[Item] | None:
     """Everything that a file sets; None if there is no such file."""
-    text = read_text(path)
+    text = read_text(path, follow_links=follow_links)
     if text is None:
         return None
     is_toml = path.suffix == ".toml"

@@ -53,7 +53,8 @@ def user_file(environ: Mapping[str, str]) -> Path:
 
 def project_file(workspace: str | Path) -> Path | None:
     """The settings of the project in `workspace`, if it has any; two of them are an error."""
-    found = [path for name in PROJECT_FILES if (path := Path(workspace, name)).is_file()]
+    paths = [Path(workspace, name) for name in PROJECT_FILES]
+    found = [path for path in paths if path.is_symlink() or path.is_file()]
     if len(found) > 1:
         raise ConfigurationError(
             f"there are both {found[0]} and {found[1].name}", hint="keep one of them"
@@ -90,7 +91,7 @@ def load_settings(
         values[name], origins[name] = value, origin
     project = None if workspace is None else project_file(workspace)
     if project is not None:
-        items = read_items(project) or []
+        items = read_items(project, follow_links=False) or []
         _apply_project(project, items, values, origins, stronger=stronger)
     return Loaded(build(values), origins)
 
