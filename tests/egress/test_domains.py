@@ -267,7 +267,10 @@ def test_what_python_calls_private_is_never_public_to_us(
 ) -> None:
     if not EVERYTHING_PUBLIC.address_objection(address):
         inside = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        translated = address in ipaddress.ip_network("64:ff9b::/96")
+        # For what is translated, Python and its releases disagree: the address of IPv4 in it counts.
+        translated = any(
+            address in ipaddress.ip_network(each) for each in ("64:ff9b::/96", "64:ff9b:1::/48")
+        )
         assert (inside or address).is_global or translated
         assert not (inside or address).is_multicast
 

@@ -210,9 +210,11 @@ echo end"""
 
 @pytest.fixture
 def neighbour() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process of the same user, outside."""
+    """A process of the same user, outside; in a group of its own, which can be named from anywhere:
+    for one whose leader is beyond a PID namespace there is only 0, and that is one's own."""
     argv = [*AS_USER, "sleep", "300"]
-    with subprocess.Popen(argv, env={"PATH": ENV["PATH"], "TOKEN": "of-the-neighbour"}) as process:
+    env = {"PATH": ENV["PATH"], "TOKEN": "of-the-neighbour"}
+    with subprocess.Popen(argv, env=env, start_new_session=True) as process:
         yield process
         process.kill()
 

@@ -1,5 +1,6 @@
 """What a command cannot see, write or reach. Only for sandboxes that claim to be walls."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -194,7 +195,11 @@ KERNELS_OWN = set("tunl0 gre0 gretap0 erspan0 ip_vti0 ip6_vti0 sit0 ip6tnl0 ip6g
 
 def our_addresses() -> set[str]:
     """Under which the machine can be reached, as far as it knows."""
-    found = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    found = set()
+    with contextlib.suppress(OSError):  # Not every machine knows its own name.
+        found |= {
+            info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+        }
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # Nothing is sent.
