@@ -21,6 +21,7 @@ from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.task import Task, container_name
+from kakoi.waiting import finish
 from tests.tasks.conftest import Make
 from tests.tasks.hosting import (
     PYTHON,
@@ -71,11 +72,12 @@ class Breaking(ProcessExecutor):
         self.steps.append(f"{command} {args[0]}")
         if len(self.steps) != self.at:
             return await super().spawn(command, args, options)
-        await self.before()
         try:
+            # To the end: whoever waits for the program may notice the fault first, and give up.
+            await finish(self.before())
             return await super().spawn(command, args, options)
         finally:
-            await self.after()
+            await finish(self.after())
 
 
 class Steps(ExecutionEnvironmentManager):
