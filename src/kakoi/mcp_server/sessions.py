@@ -30,8 +30,7 @@ class Session:
 
     @property
     def label(self) -> str:
-        """As it is recorded: whoever reads the record must not come to know whose connection it is,
-        because that is all it takes to use it."""
+        """As it is recorded: by a digest, because a connection's id is all it takes to use it."""
         if not self.owner:
             return f"mcp:{self.name}"
         return f"mcp:{hashlib.sha256(self.owner.encode()).hexdigest()[:8]}:{self.name}"
