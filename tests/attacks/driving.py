@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import kakoi
+from tests.library import readable_library
 from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER
 
 WAIT_S = 120
-LIBRARY = Path(kakoi.__file__).parent
 Kind = Literal["bubblewrap", "confined", "python", "busybox", "own disk"]
 
 DRIVER = """
@@ -97,7 +96,6 @@ class Place:
 
     kind: Kind
     workspace: Path
-    library: Path
     before: Sequence[str] = ()
 
     def attack(self, *commands: str | tuple[str, float], limits: dict[str, Any]) -> Told:
@@ -109,7 +107,7 @@ class Place:
             capture_output=True,
             text=True,
             timeout=WAIT_S,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(self.library)},
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(readable_library())},
             cwd="/",
         )
         assert done.returncode == 0, done.stderr

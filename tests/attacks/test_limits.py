@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kakoi.runner.commands import MIB
-from tests.attacks.driving import LIBRARY, Kind, Place, groups_of_a_user, has_groups
+from tests.attacks.driving import Kind, Place, groups_of_a_user, has_groups
 from tests.doors.conftest import has_image, need
 from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER, require_bubblewrap
 
@@ -37,18 +37,8 @@ KINDS: dict[str, Kind] = {
 WITH_GROUPS = [who for who in WHO if KINDS[who] == "bubblewrap" and who != "a user"]
 
 
-@pytest.fixture(scope="module")
-def library() -> Iterator[Path]:
-    """A copy that everybody can read."""
-    folder = Path(tempfile.mkdtemp(prefix="kakoi-test-"))
-    folder.chmod(0o755)
-    shutil.copytree(LIBRARY, folder / "kakoi")
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.fixture(params=[who for who in WHO if KINDS[who] == "bubblewrap"])
-def confined(request: pytest.FixtureRequest, library: Path) -> Iterator[Place]:
+def confined(request: pytest.FixtureRequest) -> Iterator[Place]:
     """The host, confined."""
     folder = Path(tempfile.mkdtemp(prefix="kakoi-test-"))
     folder.chmod(0o755)
@@ -57,15 +47,15 @@ def confined(request: pytest.FixtureRequest, library: Path) -> Iterator[Place]:
     try:
         if request.param == "a user with groups":
             with groups_of_a_user() as before:
-                yield Place("confined", folder, library, before)
+                yield Place("confined", folder, before)
         else:
-            yield Place("confined", folder, library, AS_USER if request.param == "a user" else ())
+            yield Place("confined", folder, AS_USER if request.param == "a user" else ())
     finally:
         shutil.rmtree(folder)
 
 
 @pytest.fixture(params=WHO)
-def place(request: pytest.FixtureRequest, library: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     kind = KINDS[request.param]
     if kind == "bubblewrap":
         require_bubblewrap()
@@ -79,9 +69,9 @@ def place(request: pytest.FixtureRequest, library: Path) -> Iterator[Place]:
     try:
         if request.param == "a user with groups":
             with groups_of_a_user() as before:
-                yield Place(kind, folder, library, before)
+                yield Place(kind, folder, before)
         else:
-            yield Place(kind, folder, library, AS_USER if "user" in request.param else ())
+            yield Place(kind, folder, AS_USER if "user" in request.param else ())
     finally:
         shutil.rmtree(folder)
 

@@ -3,8 +3,6 @@
 As whoever runs the tests, and as a normal user, who needs nothing but Python and what we need.
 """
 
-import importlib.metadata
-import importlib.util
 import json
 import os
 import shutil
@@ -18,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.doors.conftest import has_bubblewrap, has_image, need
+from tests.library import readable_library
 from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER
 
-SOURCE = Path(__file__).parents[2] / "src" / "kakoi"
-NEEDED = ("click", "yaml")
-LIBRARY = "own/lib/python/site"  # As deep as usual: the parser is found from here.
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "CONTAINER_HOST": "unix:///nowhere"}
 
 
@@ -43,7 +39,7 @@ class Someone:
 
     def __call__(self, *words: str, **env: str) -> tuple[int, str, str]:
         own = {"HOME": str(self.root), "KAKOI_AUDIT_FILE": str(self.root / "audit.jsonl")}
-        own |= {"PYTHONPATH": str(self.root / LIBRARY), "PYTHONDONTWRITEBYTECODE": "1"}
+        own |= {"PYTHONPATH": str(readable_library()), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             [*self.argv, "-m", "kakoi", *words],
             stdin=subprocess.DEVNULL,
@@ -61,21 +57,11 @@ class Someone:
         path.write_text(text, encoding="utf-8")
 
 
-def _a_users_python(root: Path) -> tuple[str, ...]:
-    """A Python that others can start, with a copy of kakoi and of what it needs."""
+def _a_users_python() -> tuple[str, ...]:
+    """A Python that others can start."""
     check = "import sys; sys.exit(sys.version_info < (3, 11))"
     if subprocess.run(["/usr/bin/python3", "-c", check]).returncode:
         pytest.skip("the system has no python3 >= 3.11 for another user")
-    shutil.copytree(SOURCE, root / LIBRARY / "kakoi")
-    for name in NEEDED:
-        found = importlib.util.find_spec(name)
-        assert found is not None
-        assert found.submodule_search_locations
-        shutil.copytree(found.submodule_search_locations[0], root / LIBRARY / name)
-    for file in importlib.metadata.files("shfmt-py") or []:
-        copy = root / LIBRARY / file
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file.locate(), copy)
     return (*AS_USER, "/usr/bin/python3")
 
 
@@ -86,7 +72,7 @@ def someone(request: pytest.FixtureRequest) -> Iterator[Someone]:
     try:
         argv: tuple[str, ...] = (sys.executable,)
         if request.param == "a user":
-            argv = _a_users_python(root)
+            argv = _a_users_python()
         (root / "project").mkdir()
         (root / "secret").write_text("secret\n", encoding="ascii")
         if IS_ROOT and request.param == "a user":

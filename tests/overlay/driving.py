@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.library import readable_library
 from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER, WAIT_S, Box, Kind, a_box
 
-SOURCE = Path(__file__).parents[2] / "src"
 DRIVER = """
 import asyncio, dataclasses, json, sys
 from kakoi.errors import KakoiError
@@ -109,10 +108,8 @@ class Project:
 
     @property
     def env(self) -> dict[str, str]:
-        lib = self.path.parent / "lib"
-        if not lib.exists():
-            shutil.copytree(SOURCE / "kakoi", lib / "kakoi")
-        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(lib), "LANG": "C.UTF-8"}
+        library = str(readable_library())
+        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": library, "LANG": "C.UTF-8"}
 
     def run(self, command: str) -> str:
         """Run it inside; returns what it wrote."""

@@ -25,6 +25,7 @@ from kakoi.runner.commands import Command
 from kakoi.sandbox.adapter import ExecuteOptions, Limits
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter, explain
 from kakoi.sandbox.bubblewrap_launch import System
+from tests.library import readable_library
 from tests.sandbox.boxes import (
     AS_USER,
     ROOTS,
@@ -38,7 +39,6 @@ from tests.sandbox.boxes import (
 )
 
 pytestmark = pytest.mark.anyio
-SOURCE = Path(__file__).parents[2] / "src"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -314,15 +314,12 @@ def probe(
     workspace: Path, before: Sequence[str] = (), *, command: str = "true", python: str = ""
 ) -> dict[str, object]:
     """Use an adapter in a process of its own, started below `before`."""
-    lib = workspace.parent / "lib"
-    if not lib.exists():
-        shutil.copytree(SOURCE / "kakoi", lib / "kakoi")
     done = subprocess.run(
         [*before, python or sys.executable, "-c", PROBE, str(workspace), command],
         capture_output=True,
         text=True,
         timeout=WAIT_S,
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(lib)},
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(readable_library())},
         cwd="/",
     )
     assert done.returncode == 0, done.stderr

@@ -52,13 +52,11 @@ def _limited(item: pytest.Item, phase: str) -> Generator[None, object, object]:
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
-    faulthandler.dump_traceback_later(limit_s + _LAST_RESORT_S, exit=True, file=2)
     try:
         return (yield)
     except _Hung as hung:
         raise TimeoutError(str(hung)) from None
     finally:
-        faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
@@ -67,6 +65,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--hang-limit", type=float, metavar="SECONDS", help="for each phase of each test"
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """One last resort for all phases: each of them is a thread, and there are ten thousand tests."""
+    limit_s = item.config.getoption("hang_limit") or max(LIMITS_S.values())
+    faulthandler.dump_traceback_later(limit_s * 3 + _LAST_RESORT_S, exit=True, file=2)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)
