@@ -29,10 +29,17 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], **own}
 
 
-@pytest.mark.parametrize("arguments", CALLS.values(), ids=CALLS.keys())
-@pytest.mark.parametrize(
-    "start", [[sys.executable, "-m", "kakoi"], [str(SCRIPT)], KAKOI], ids=["-m", "script", "env"]
-)
+STARTS = {"-m": [sys.executable, "-m", "kakoi"], "script": [str(SCRIPT)], "env": KAKOI}
+FEW = pytest.mark.extended("repetition: each call and each start is tried once in the default tier")
+PAIRS = [
+    pytest.param(STARTS[start], CALLS[call], id=f"{start}-{call}",
+                 marks=() if start == "-m" or call == "a command that fails" else FEW)
+    for start in STARTS
+    for call in CALLS
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("start", "arguments"), PAIRS)
 def test_a_cold_start_answers_as_a_fork_does(
     tmp_path: Path, start: list[str], arguments: list[str]
 ) -> None:

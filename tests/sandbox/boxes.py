@@ -7,12 +7,14 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
 import pytest
 
 from kakoi.process.stream import Launch, ProcessStream
+from kakoi.sandbox.adapter import Availability
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 from kakoi.sandbox.bubblewrap_launch import Settings, System, build_launch, look_at_system
 from kakoi.sandbox.workspace import look_at, look_at_workspace
@@ -107,10 +109,15 @@ def a_box(kind: Kind) -> Iterator[Box]:
         shutil.rmtree(folder)
 
 
+@cache
+def _bubblewrap_here() -> Availability:
+    with a_box(KINDS[0]) as box:
+        return asyncio.run(BubblewrapAdapter(box.workspace).availability())
+
+
 def require_bubblewrap() -> None:
     """Skip where it does not work, or fail where it is required."""
-    with a_box(KINDS[0]) as box:
-        found = asyncio.run(BubblewrapAdapter(box.workspace).availability())
+    found = _bubblewrap_here()
     if not found:
         required = "bubblewrap" in os.environ.get("KAKOI_REQUIRE", "").split(",")
         (pytest.fail if required else pytest.skip)(f"{found.reason}. {found.fix}")

@@ -14,7 +14,7 @@ ALLOWED_GROWTH = 30 * MIB
 LIMIT_S = 240
 
 
-@pytest.mark.extended("size: a flood of 64 MiB on both streams proves the same")
+@pytest.mark.extended("size: a flood of 32 MiB on both streams proves the same")
 @pytest.mark.slow("a shell without Python passes a gigabyte on")
 async def test_a_gigabyte_through_a_limit_of_a_megabyte(sandbox: SandboxAdapter) -> None:
     await sandbox.run(Command(command="true"))
@@ -44,11 +44,11 @@ async def test_what_was_spilled_can_be_read_at_any_place(sandbox: SandboxAdapter
     assert last.lost_bytes == 1_200_000 - MIB
 
 
-@pytest.mark.slow("shells pass 128 MiB on")
+@pytest.mark.slow("shells pass 64 MiB on")
 async def test_a_flood_on_both_streams(sandbox: SandboxAdapter) -> None:
     await sandbox.run(Command(command="true"))
     before = reset_peak_memory()
-    size = 64 * MIB
+    size = 32 * MIB
     text = f"head -c {size} /dev/zero & head -c {size} /dev/zero >&2 & wait"
     result = await sandbox.run(Command(command=text, timeout_s=LIMIT_S))
     growth = peak_memory() - before
@@ -58,7 +58,7 @@ async def test_a_flood_on_both_streams(sandbox: SandboxAdapter) -> None:
 
 
 async def test_a_flood_that_is_read_as_it_comes(sandbox: SandboxAdapter) -> None:
-    size = 128 * MIB
+    size = 64 * MIB
     before = reset_peak_memory()
     seen = 0
     command = Command(command=f"head -c {size} /dev/zero", timeout_s=LIMIT_S)
@@ -75,21 +75,21 @@ async def test_a_flood_of_input(sandbox: SandboxAdapter) -> None:
     before = reset_peak_memory()
     chunk = bytes(MIB)
     async with running(sandbox, Command(command="wc -c", stdin_open=True)) as opened:
-        for _ in range(128):
+        for _ in range(64):
             await opened.write(chunk)
         await opened.close_stdin()
         result = await opened.result()
     growth = peak_memory() - before
-    assert int(result.stdout) == 128 * MIB
+    assert int(result.stdout) == 64 * MIB
     assert growth < ALLOWED_GROWTH
 
 
 @pytest.mark.needs("resident")
-@pytest.mark.slow("shells pass 100 MiB on")
+@pytest.mark.slow("shells pass 60 MiB on")
 async def test_many_floods_leave_no_memory_behind(sandbox: SandboxAdapter) -> None:
     command = f"head -c {2 * MIB} /dev/zero; head -c {2 * MIB} /dev/zero >&2"
     await sandbox.run(Command(command=command, timeout_s=LIMIT_S))
     before = reset_peak_memory()
-    for _ in range(25):
+    for _ in range(15):
         await sandbox.run(Command(command=command, timeout_s=LIMIT_S))
     assert peak_memory() - before < ALLOWED_GROWTH
