@@ -5,7 +5,7 @@ package, where it must be silent, and on a bad snippet, where it must speak.
 """
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -324,7 +324,8 @@ def _changes(node: ast.AST, shared: set[str]) -> Iterator[tuple[int, str]]:
 
 # --- The package obeys -----------------------------------------------------------------------
 
-RULES: tuple[Callable[[Module], list[str]], ...] = (
+Rule = Callable[[Module], list[str]]
+RULES: tuple[Rule, ...] = (
     wrong_directions,
     process_starts,
     ambient_reads,
@@ -337,16 +338,26 @@ RULES: tuple[Callable[[Module], list[str]], ...] = (
 RULES_FOR_TESTS = (mock_imports, long_functions)
 
 
+def complaints(modules: Sequence[Module], rules: Sequence[Rule]) -> list[str]:
+    return [
+        f"{rule.__name__}: {complaint}"
+        for rule in rules
+        for module in modules
+        for complaint in rule(module)
+    ]
+
+
+# One test for all rules: to parse takes longer than to look.
+
+
 @pytest.mark.requirement("B-011")
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_package_obeys(rule: Callable[[Module], list[str]]) -> None:
-    assert [complaint for module in package() for complaint in rule(module)] == []
+def test_the_package_obeys_every_rule() -> None:
+    assert complaints(package(), RULES) == []
 
 
-@pytest.mark.parametrize("rule", RULES_FOR_TESTS, ids=lambda rule: rule.__name__)
 @pytest.mark.slow("parses every test")
-def test_the_tests_obey(rule: Callable[[Module], list[str]]) -> None:
-    assert [complaint for module in load(ROOT / "tests") for complaint in rule(module)] == []
+def test_the_tests_obey_every_rule() -> None:
+    assert complaints(load(ROOT / "tests"), RULES_FOR_TESTS) == []
 
 
 def test_no_file_of_the_package_imports_itself_through_others() -> None:
@@ -390,9 +401,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("rule", "name", "source"), BAD)
-def test_a_rule_complains_about_a_bad_module(
-    rule: Callable[[Module], list[str]], name: str, source: str
-) -> None:
+def test_a_rule_complains_about_a_bad_module(rule: Rule, name: str, source: str) -> None:
     assert rule(parse(name, source))
 
 
@@ -414,9 +423,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("rule", "name", "source"), GOOD)
-def test_a_rule_lets_a_good_module_be(
-    rule: Callable[[Module], list[str]], name: str, source: str
-) -> None:
+def test_a_rule_lets_a_good_module_be(rule: Rule, name: str, source: str) -> None:
     assert rule(parse(name, source)) == []
 
 
