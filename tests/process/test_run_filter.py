@@ -181,6 +181,23 @@ def test_an_interrupted_call_leaves_nothing_behind(tmp_path: Path) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
+def test_a_call_that_is_interrupted_just_after_the_start_leaves_nothing_behind() -> None:
+    """A handler raises between two calls of C: here, as soon as there is a child."""
+
+    def interrupt(_frame: object, event: str, _argument: object) -> None:
+        if event == "c_return" and children_of_ours():
+            sys.setprofile(None)
+            raise Interrupted
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            shell("exec sleep 600")
+    finally:
+        sys.setprofile(None)
+    assert children_of_ours() == []
+
+
 def test_without_pidfds_a_program_is_still_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Linux before 5.3, or with a Python that was built there."""
     monkeypatch.delattr(os, "pidfd_open")

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kakoi.errors import ConfigurationError, ExecutionError
 
@@ -50,15 +51,17 @@ def run_filter(
         )
     deadline = time.monotonic() + timeout_s
     pipes = _Pipes()
+    started: list[int] = []
     try:
-        pid = _start(argv, pipes)
         try:
+            _start(argv, pipes, started)
             pipes.exchange(stdin, deadline, max_output_bytes)
-            exceeded = pipes.overflowed or not (pipes.ended and _exits_by(deadline, pid))
+            exceeded = pipes.overflowed or not (pipes.ended and _exits_by(deadline, started[0]))
         except BaseException:
-            _kill_and_reap(pid)
+            for pid in started:
+                _kill_and_reap(pid)
             raise
-        exit_code = _kill_and_reap(pid) if exceeded else _reap(pid)
+        exit_code = _kill_and_reap(started[0]) if exceeded else _reap(started[0])
     finally:
         pipes.close()
     stdout, stderr = (bytes(output[:max_output_bytes]) for output in pipes.outputs.values())
@@ -66,18 +69,19 @@ def run_filter(
     return FilterResult(exit_code, stdout, stderr, timed_out, pipes.overflowed)
 
 
-def _start(argv: Sequence[str], pipes: "_Pipes") -> int:
+def _start(argv: Sequence[str], pipes: "_Pipes", started: list[int]) -> None:
+    """Start the program and add its pid to `started`, also if a signal handler raises meanwhile."""
     try:
         theirs = pipes.open()
         # posix_spawn borrows our memory until the program is loaded; a fork would copy it.
-        return os.posix_spawn(
-            argv[0],
-            list(argv),
-            {},
+        spawn = partial(
+            os.posix_spawn,
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, stream) for stream, fd in enumerate(theirs)],
             setsigmask=(),
             setsigdef=_DEFAULT_SIGNALS,
         )
+        # In one call: between two, a handler could raise and nobody would know the pid.
+        started.extend(map(spawn, [argv[0]], [list(argv)], [{}]))
     except OSError as error:
         raise ExecutionError(
             f"cannot start {argv[0]!r}: {error.strerror}",
