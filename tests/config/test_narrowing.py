@@ -122,7 +122,7 @@ def loaded(
 
 @pytest.mark.slow("each of many pairs of files is read three times")
 @pytest.mark.parametrize(
-    "pairs", [500, pytest.param(6000, marks=pytest.mark.extended("long fuzz: more pairs"))]
+    "pairs", [200, pytest.param(6000, marks=pytest.mark.extended("long fuzz: more pairs"))]
 )
 def test_no_project_reaches_more_than_its_user_allows(tmp_path: Path, pairs: int) -> None:
     seen = {"narrowed": 0, "refused": 0}

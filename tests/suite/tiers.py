@@ -10,7 +10,7 @@ has to find out; tests/suite/test_profile.py fails where the explanation is miss
 
 import pytest
 
-_WITH_ALL_PARAMETERS = ("host", "bubblewrap")
+_WITH_ALL_PARAMETERS = "host"
 # Many at once, or much of it, by shells alone: seconds for what takes a runner milliseconds.
 _MUCH = {
     "test_fifty_jobs_at_once",
@@ -60,13 +60,13 @@ def _extend_repetitions(items: list[pytest.Item]) -> None:
     """Mark the conformance tests that prove on one sandbox what another one has proved already.
 
     The same runner is in every sandbox with a Python, so all parameters of a test are tried on the
-    host and in bubblewrap, and the first ones everywhere else. A container for each command takes most
+    host, and the first ones everywhere else. A container for each command takes most
     of a second, and has the walls of one that stays: of each module the first test is tried there.
     """
     seen: dict[tuple[str, str], list[str]] = {}
     for item in items:
         sandbox = _sandbox_of(item)
-        if not isinstance(item, pytest.Function) or sandbox in _WITH_ALL_PARAMETERS:
+        if not isinstance(item, pytest.Function) or sandbox == _WITH_ALL_PARAMETERS:
             continue
         names = seen.setdefault((item.module.__name__, sandbox), [])
         is_repeated = item.originalname in names
@@ -81,7 +81,7 @@ def _sandbox_of(item: pytest.Item) -> str:
     """The sandbox that a conformance test is about."""
     callspec = getattr(item, "callspec", None)
     name = callspec.params.get("sandbox_name") if callspec else None
-    return str(name or _WITH_ALL_PARAMETERS[0])
+    return str(name or _WITH_ALL_PARAMETERS)
 
 
 def _is_extended(item: pytest.Item) -> bool:
