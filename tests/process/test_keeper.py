@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from kakoi import keeper
 from kakoi.errors import ExecutionError
-from kakoi.process import ProcessExecutor
+from kakoi.process import ProcessExecutor, keeping
 from kakoi.process.keeping import Record
 from tests.process.trees import TREES, Witness, tree_argv
 
@@ -24,6 +25,36 @@ SOURCE = Path(keeper.__file__)
 
 def test_the_keeper_is_written_for_python_3_8() -> None:
     ast.parse(SOURCE.read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A keeper of its own for the test, and what is known of its byte code."""
+    path = Path(shutil.copy(SOURCE, tmp_path))
+    monkeypatch.setattr(keeping, "_KEEPER", str(path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    keeping._compiled_keeper.cache_clear()
+    yield path
+    keeping._compiled_keeper.cache_clear()
+
+
+async def test_the_keeper_is_started_from_byte_code_while_there_is_some(copied: Path) -> None:
+    compiled = Path(keeping.keeper_argv()[3])
+    assert compiled.parent == copied.parent / "__pycache__"
+    assert (await ProcessExecutor().spawn("true", [])).exit_code == 0
+    compiled.unlink()  # noqa: ASYNC240
+    assert keeping.keeper_argv()[3] == str(copied)
+    assert (await ProcessExecutor().spawn("true", [])).exit_code == 0
+
+
+def test_byte_code_of_another_source_is_not_used(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert keeping.keeper_argv()[3] != str(copied)
+    keeping._compiled_keeper.cache_clear()
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # As where nobody may write.
+    copied.write_text(SOURCE.read_text("utf-8") + "# changed\n", "utf-8")
+    assert keeping.keeper_argv()[3] == str(copied)
 
 
 def test_the_keeper_needs_the_standard_library_only() -> None:

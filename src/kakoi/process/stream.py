@@ -9,13 +9,12 @@ import fcntl
 import os
 import signal
 import socket
-import sys
 import tty
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kakoi.errors import ExecutionError
-from kakoi.process.keeping import KEEPER, call_when_gone, encode_request, help_to_end
+from kakoi.process.keeping import call_when_gone, encode_request, help_to_end, keeper_argv
 from kakoi.process.options import encode_argv, encode_env
 from kakoi.process.pumps import Drain, Feed
 from kakoi.results import Capture
@@ -156,7 +155,7 @@ class ProcessStream:
             if launch.kept:
                 request = encode_request(encode_argv(argv[0], argv[1:]), encode_env(launch.env))
                 line = self._make_line(theirs)
-                argv, fds["line"] = [sys.executable, "-I", "-S", KEEPER, str(line)], line
+                argv, fds["line"] = keeper_argv(str(line)), line
             self._popen: subprocess.Popen[bytes] = subprocess.Popen(
                 argv,
                 env=dict(launch.env),
