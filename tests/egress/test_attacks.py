@@ -1,19 +1,26 @@
 """Attacks on the proxy itself, one by one; what a sandbox can send is in its own hands."""
 
 import asyncio
+import base64
+import contextlib
+import html
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 
 from kakoi.egress.addresses import Address
+from kakoi.egress.domains import Domains, Entry
 from kakoi.egress.proxy import Credential
 from tests.egress.world import (
     WAIT_S,
+    Handler,
     Names,
     Web,
+    World,
     certificate,
     client_hello,
     echo,
@@ -322,6 +329,144 @@ async def test_an_answer_cannot_be_made_to_look_like_two() -> None:
         at = f"other.org:{other}"
         answer = await world.ask(f"GET http://{at}/ HTTP/1.1\r\nHost: {at}\r\n\r\n".encode())
     assert b"forged" not in answer
+
+
+# --- Echoes of a credential ------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def credentialed(
+    folder: Path, handler: Handler, value: str
+) -> AsyncIterator[tuple[World, int]]:
+    """A proxy that adds `Authorization: value` to what is asked of http://api.example/; and a plain server."""
+    theirs, ours = certificate(folder, "api.example")
+    async with server(handler, theirs) as port, server(Web()) as plain:
+        secret = Credential(header="Authorization", value=value, port=port)
+        ports = frozenset((80, port, plain))
+        by_address = Entry(ipaddress.ip_network("127.0.0.1/32"), ports)
+        async with opened(
+            domains=Domains((by_address, Entry("api.example", ports), Entry("other.org", ports))),
+            names=Names(api_example="127.0.0.1", other_org="127.0.0.1"),
+            credentials={"api.example": secret},
+            tls=ours,
+        ) as world:
+            yield world, plain
+
+
+TOKEN = "s3cret-Token+of/ours=="
+
+
+@pytest.mark.parametrize("method", ["TRACE", "TRACK", "trace", "Trace", "DEBUG", "CONNECTX", "get"])
+async def test_a_method_that_echoes_or_is_unknown_gets_no_credential(
+    tmp_path: Path, method: str
+) -> None:
+    web = Web()
+    async with credentialed(tmp_path, web, f"Bearer {TOKEN}") as (world, _):
+        answer = await world.ask(
+            f"{method} http://api.example/ HTTP/1.1\r\nHost: api.example\r\n"
+            "Max-Forwards: 0\r\n\r\n".encode()
+        )
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b"credential" in answer
+    assert web.received == []
+    assert world.objections == [f"{method} is not a method that a credential is added to"]
+    assert TOKEN.encode() not in answer
+
+
+async def test_the_same_method_without_a_credential_is_passed_on(tmp_path: Path) -> None:
+    web = Web()
+    async with server(web) as port, opened(f"example.org:{port}") as world:
+        at = f"example.org:{port}"
+        await world.ask(f"TRACE http://{at}/ HTTP/1.1\r\nHost: {at}\r\n\r\n".encode())
+    assert web.received[0].startswith(b"TRACE / HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        lambda value: value,
+        lambda value: value.partition(b" ")[2],
+        lambda value: b'{"a": "' + value.replace(b"/", rb"\/") + b'"}',
+        lambda value: quote(value, safe="").encode(),
+        lambda value: quote_plus(value).encode(),
+        lambda value: html.escape(value.decode()).encode(),
+        lambda value: base64.b64encode(b"x: " + value),
+        lambda value: value.hex().encode(),
+    ],
+    ids=["plain", "token", "JSON", "URL", "form", "HTML", "base64", "hex"],
+)
+@pytest.mark.parametrize("pieces", [1, 7, 4096])
+async def test_a_server_that_shows_what_it_was_sent_shows_no_credential(
+    tmp_path: Path, shown: Callable[[bytes], bytes], pieces: int
+) -> None:
+    """Its length stays, so that the answer is whole: stars take the place of the value."""
+    seen: list[bytes] = []
+    value = f"Bearer {TOKEN}".encode()
+
+    async def showing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        body = b"before %b after Bearer s3cret-" % shown(value)
+        answer = b"HTTP/1.1 200 OK\r\nX-Echo: %b\r\nContent-Length: %d\r\n\r\n" % (value, len(body))
+        for at in range(0, len(answer + body), pieces):
+            writer.write((answer + body)[at : at + pieces])
+            await writer.drain()
+        writer.close()
+
+    async with credentialed(tmp_path, showing, value.decode()) as (world, _):
+        answer = await world.ask(
+            b"GET http://api.example/ HTTP/1.1\r\nHost: api.example\r\n"
+            b"Accept-Encoding: gzip\r\nMax-Forwards: 0\r\n\r\n"
+        )
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"X-Echo: Bearer ****" in head or b"X-Echo: ****" in head
+    assert body.startswith(b"before ")
+    assert body.endswith(b" after Bearer s3cret-")
+    assert b"Content-Length: %d" % len(body) in head
+    assert b"***" in body
+    for part in (TOKEN[:12], TOKEN[-9:-2], base64.b64encode(TOKEN.encode()).decode()[4:20]):
+        assert part.encode() not in answer.replace(b"Bearer s3cret-", b"")
+    # Compressed it could not be recognised, and a count of hops lets others answer for the server.
+    assert b"Accept-Encoding: identity\r\n" in seen[0]
+    assert b"gzip" not in seen[0]
+    assert b"Max-Forwards" not in seen[0]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "CONNECT 127.0.0.1:{0} HTTP/1.1\r\nHost: api.example:{0}\r\n\r\n",
+        "CONNECT 127.0.0.1:{0} HTTP/1.1\r\nHost: 127.0.0.1:{0}\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        "CONNECT api.example:{0} HTTP/1.1\r\nHost: api.example:{0}\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        "GET http://127.0.0.1:{0}/ HTTP/1.1\r\nHost: api.example\r\n\r\n",
+        "GET http://127.0.0.1:{0}/ HTTP/1.1\r\nHost: 127.0.0.1:{0}\r\n\r\n",
+        "GET http://api.example:{0}/ HTTP/1.1\r\nHost: api.example:{0}\r\n\r\n",
+        "GET http://user@api.example/ HTTP/1.1\r\nHost: api.example\r\n\r\n",
+        "GET http://other.org/ HTTP/1.1\r\nHost: api.example\r\n\r\n",
+        "GET http://api.example/ HTTP/1.1\r\nHost: other.org\r\n\r\n",
+    ],
+)
+async def test_a_host_by_its_address_or_through_a_tunnel_gets_no_credential(
+    tmp_path: Path, request_: str
+) -> None:
+    web = Web()
+    async with credentialed(tmp_path, web, f"Bearer {TOKEN}") as (world, plain):
+        answer = await world.ask(request_.format(plain).encode())
+    assert TOKEN.encode() not in answer
+    assert b"***" not in answer
+    assert web.received == []
+
+
+async def test_a_second_request_on_the_connection_gets_no_credential(tmp_path: Path) -> None:
+    """Neither behind one to another host, nor behind one to the same."""
+    api = "GET http://api.example/2 HTTP/1.1\r\nHost: api.example\r\n\r\n"
+    web = Web()
+    async with credentialed(tmp_path, web, f"Bearer {TOKEN}") as (world, plain):
+        other = f"other.org:{plain}"
+        await world.ask(f"GET http://{other}/ HTTP/1.1\r\nHost: {other}\r\n\r\n{api}".encode())
+        assert web.received == []
+        await world.ask((api + api.replace("/2", "/3")).encode())
+    (head,) = web.received
+    assert head.startswith(b"GET /2 ")
 
 
 # --- Several who accept ----------------------------------------------------------------------

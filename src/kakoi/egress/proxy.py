@@ -19,7 +19,14 @@ from kakoi.egress.domains import BadHostError, Domains, Target
 from kakoi.egress.door import Door
 from kakoi.egress.hello import BadHelloError
 from kakoi.egress.limits import ProxyLimits, Rations
-from kakoi.egress.relay import CHUNK, Link, close, relay_request, relay_tunnel
+from kakoi.egress.relay import (
+    CHUNK,
+    Link,
+    close,
+    relay_request,
+    relay_tunnel,
+    relay_with_credential,
+)
 from kakoi.egress.requests import MAX_HEAD_BYTES, BadRequestError, Request, parse_request
 from kakoi.egress.resolving import Resolver, SystemResolver, connect
 from kakoi.errors import KakoiError
@@ -197,6 +204,9 @@ class Proxy:
     async def _do(self, request: Request, client: _Streams) -> None:
         credential = self._credential(request)
         if credential is not None:
+            if not request.takes_credential:
+                await self._refuse(client, _no_credential(request), status=403)
+                return
             request = replace(request, target=replace(request.target, port=credential.port))
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - we run in one
@@ -263,10 +273,11 @@ class Proxy:
                 )
                 if request.is_tunnel:
                     await self._tunnel(link, request.target, decision)
+                elif credential is None:
+                    await relay_request(link, request)
                 else:
-                    added = _header(credential)
-                    port = 80 if credential is None else 443
-                    await relay_request(link, request, added, default_port=port)
+                    given = credential.header, credential.value
+                    await relay_with_credential(link, request, *given)
         finally:
             await close(server[1])
 
@@ -338,10 +349,10 @@ def _agrees(name: str, target: Target) -> bool:
     return name in ("", str(target.host))
 
 
-def _header(credential: Credential | None) -> tuple[tuple[bytes, bytes], ...]:
-    if credential is None:
-        return ()
-    return ((credential.header.encode("ascii"), credential.value.encode("latin-1")),)
+def _no_credential(request: Request) -> Decision:
+    method = request.method.decode("ascii")
+    why = f"{method} is not a method that a credential is added to"
+    return Decision(target=request.target, method=method, objection=why)
 
 
 def _bad(why: str) -> Decision:

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from kakoi.egress.hello import AnswerReader, BadHelloError, HelloReader
+from kakoi.egress.masking import Mask
 from kakoi.egress.requests import MAX_CHUNK_LINE, BadRequestError, Request, parse_chunk_line
 
 CHUNK = 64 * 1024
@@ -53,6 +54,16 @@ class Link:
     async def answer(self, see: Callable[[bytes], None] = _look_away) -> None:
         """What the server says, to the client."""
         await self.pump(self.from_server, self.to_client, see)
+
+    async def masked_answer(self, mask: Mask) -> None:
+        """The same, without a credential."""
+        while data := await self.from_server.read(CHUNK):
+            self.to_client.write(mask.feed(data))
+            await self.to_client.drain()
+            self.touch()
+        self.to_client.write(mask.rest())
+        if self.to_client.can_write_eof():
+            self.to_client.write_eof()
 
 
 async def together(*works: "asyncio.Task[None]") -> None:
@@ -110,12 +121,21 @@ async def _upward(
     await link.pump(link.from_client, link.to_server)
 
 
-async def relay_request(
-    link: Link, request: Request, added: tuple[tuple[bytes, bytes], ...], *, default_port: int
-) -> None:
+async def relay_request(link: Link, request: Request) -> None:
     """One request with its body, and the answer to it. Nothing that follows is read."""
-    await link.forward(request.head(added, default_port=default_port))
-    answer = asyncio.ensure_future(link.answer())
+    await link.forward(request.head())
+    await _exchange(link, request, link.answer())
+
+
+async def relay_with_credential(link: Link, request: Request, header: str, value: str) -> None:
+    """The same, with a header that the client must not learn: the answer does not show it."""
+    added = (header.encode("ascii"), value.encode("latin-1"))
+    await link.forward(request.head_with(added))
+    await _exchange(link, request, link.masked_answer(Mask(value)))
+
+
+async def _exchange(link: Link, request: Request, answering: Coroutine[None, None, None]) -> None:
+    answer = asyncio.ensure_future(answering)
     body = asyncio.ensure_future(_body(link, request.length))
     try:
         await asyncio.wait((answer, body), return_when=asyncio.FIRST_EXCEPTION)

@@ -6,6 +6,7 @@ or doubled headers, two lengths, bare line feeds, a Host that disagrees with the
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,12 @@ _AUTHORITY: Final = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::(\d+))?")
 _HOP_BY_HOP: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
     b"transfer-encoding upgrade host content-length".split()
+)
+_NOT_BESIDE_A_CREDENTIAL: Final = frozenset((b"accept-encoding", b"max-forwards"))
+# TRACE, TRACK and DEBUG answer with what the server was sent; of another method nobody knows.
+_WITH_CREDENTIAL: Final = frozenset(
+    b"GET HEAD POST PUT PATCH DELETE OPTIONS "
+    b"PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK REPORT SEARCH QUERY MERGE".split()
 )
 
 
@@ -46,12 +53,31 @@ class Request:
     fields: tuple[tuple[bytes, bytes], ...] = ()
 
     @property
+    def takes_credential(self) -> bool:
+        """Is its method one whose answer is something else than the request?"""
+        return self.method in _WITH_CREDENTIAL
+
+    @property
     def is_tunnel(self) -> bool:
         """Is a tunnel wanted?"""
         return not self.path
 
-    def head(self, added: tuple[tuple[bytes, bytes], ...] = (), *, default_port: int = 80) -> bytes:
-        """The head for the server. `added` headers take the place of the client's own."""
+    def head(self) -> bytes:
+        """The head for the server."""
+        return self._head(self.fields, default_port=80)
+
+    def head_with(self, credential: tuple[bytes, bytes]) -> bytes:
+        """The head for a server that is reached by TLS, with a credential.
+
+        It takes the place of the client's own header. The answer is asked for as it is, because in
+        a compressed one a credential would not be recognised; and of the server itself, because a
+        count of hops (Max-Forwards) lets another one answer with what it was sent.
+        """
+        replaced = _NOT_BESIDE_A_CREDENTIAL | {credential[0].lower()}
+        kept = [field for field in self.fields if field[0].lower() not in replaced]
+        return self._head((*kept, (b"Accept-Encoding", b"identity"), credential), default_port=443)
+
+    def _head(self, fields: Iterable[tuple[bytes, bytes]], *, default_port: int) -> bytes:
         authority = str(self.target)
         if self.target.port == default_port:
             authority = authority.rpartition(":")[0]
@@ -60,9 +86,7 @@ class Request:
             own.append((b"Transfer-Encoding", b"chunked"))
         elif self.length or self.method in (b"POST", b"PUT", b"PATCH"):
             own.append((b"Content-Length", b"%d" % self.length))
-        replaced = {name.lower() for name, _ in added}
-        kept = [field for field in self.fields if field[0].lower() not in replaced]
-        lines = [b"%b: %b" % field for field in (*own, *kept, *added)]
+        lines = [b"%b: %b" % field for field in (*own, *fields)]
         return b"\r\n".join([b"%b %b HTTP/1.1" % (self.method, self.path), *lines, b"", b""])
 
 

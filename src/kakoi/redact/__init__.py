@@ -9,13 +9,13 @@ repeats another one, and a run of characters is entered at its beginning only.
 from collections.abc import Iterable
 
 from kakoi.redact.commands import without_arguments
-from kakoi.redact.known import without_known
+from kakoi.redact.known import without_known, written_forms
 from kakoi.redact.names import is_secret_name
 from kakoi.redact.pairs import without_pairs
 from kakoi.redact.references import REDACTED
 from kakoi.redact.shapes import without_schemes, without_tokens
 
-__all__ = ("REDACTED", "is_secret_name", "redact")
+__all__ = ("REDACTED", "is_secret_name", "redact", "written_forms")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:

@@ -85,6 +85,13 @@ def _without_noisy(text: str, forms: list[str], noise: _Noise) -> str:
     return text
 
 
+def written_forms(secret: str) -> Iterator[str]:
+    """Every way in which a secret may be written, without noise; also parts of longer texts."""
+    yield from _plain_forms(secret)
+    yield from _base64_forms(secret)
+    yield from _hex_forms(secret)
+
+
 def _plain_forms(secret: str) -> Iterator[str]:
     """A secret as it may stand in a text: as it is, in JSON, in a URL."""
     raw = secret.encode("utf-8", "surrogatepass")
