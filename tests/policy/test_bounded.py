@@ -37,6 +37,8 @@ CASES = {
     "empty lines for a database": f"sqlite3 a.db '{chr(10) * _LONG}'",
     "words for a database": "sqlite3 a.db '" + "attach " * 8000 + "'",
     "empty lines behind a pipe": "a|" + "\n" * _LONG + "b",
+    "a long name of a package": "npm install " + "a@" * (_LONG // 4) + "b." * (_LONG // 4),
+    "a walk with a long chain": "python3 -c 'for p in q.rglob(1): p" + ".unlink()" * 5000 + "'",
     "texts in texts": _nested(4),
     "many texts": ";".join("sh -c 'echo $x'" for _ in range(700)),
     "many traps": ";".join("trap 'echo $x' EXIT" for _ in range(500)),

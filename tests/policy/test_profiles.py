@@ -22,7 +22,7 @@ from kakoi.policy.profiles import (
 from kakoi.policy.programs import PLAIN, known_programs, spec_of
 from kakoi.policy.reading.arguments import Spec, Style
 from kakoi.policy.reading.effects import (
-    _PATH_OPERANDS,
+    _PLAIN_OPERANDS,
     _READERS,
     _REFINEMENTS,
     _RUNNING_OPERANDS,
@@ -321,7 +321,7 @@ def test_every_word_of_the_data_means_something() -> None:
     """One that is misspelled would mean nothing, and so allow."""
     effects = {*_known_effects(), *_HANDLERS, *_REFINEMENTS}
     effects |= {"none", "runs-rest", "after-colon-writes"}
-    operands = {*_PATH_OPERANDS, *_RUNNING_OPERANDS, "copies", "moves", "input-output"}
+    operands = {*_PLAIN_OPERANDS, *_RUNNING_OPERANDS, "copies", "moves", "input-output"}
     operands |= {"not-a-format", "git-urls", "text", "none", "code-node", "code-ruby"}
     operands |= {"runs-script", "runs-script-named"}
     for name, spec in specs():

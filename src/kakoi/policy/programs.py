@@ -20,7 +20,7 @@ from kakoi.policy.words import Word, literal_word
 # The C loader reads the data about ten times faster; the pure one gives the same values.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_LISTS: Final = ("values", "optional", "flags", "stops", "pattern_options", "own")
+_LISTS: Final = ("values", "optional", "flags", "stops", "pattern_options", "own", "packages")
 _EFFECTS: Final = ("value_effects", "flag_effects")
 _KEYS: Final = frozenset(
     (
@@ -147,6 +147,7 @@ def _spec(name: str, data: dict[str, Any]) -> Spec:
         },
         bare=str(data.get("bare", "")),
         own=lists["own"],
+        packages=lists["packages"],
         other=str(data.get("other", "")),
         any_dash=bool(data.get("any_dash", False)),
         spellings=frozenset(each for each in spelled if each.startswith("--")),
@@ -188,7 +189,8 @@ def _with_subcommand(program: str, spec: Spec, words: tuple[Word, ...]) -> Invoc
         sub = longer[0] if longer else sub
     inner = spec.subcommands.get(sub)
     if inner is None:
-        inner = replace(spec, operands="text", reader="") if spec.anywhere else PLAIN
+        operands = "package" if sub in spec.packages else "text"
+        inner = replace(spec, operands=operands, reader="") if spec.anywhere else PLAIN
         if spec.other and sub not in spec.own:
             inner = replace(inner, operands=spec.other, style="posix")
     elif spec.anywhere:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from kakoi.policy.reading.package_sources import ADDRESS, UNPROTECTED, index_risk
 from kakoi.policy.reading.shell_readers import ASSIGNED, placeholder
 from kakoi.policy.words import Expansion, Word
 
@@ -49,6 +50,20 @@ _ASKED_BY_VALUE: Final = {
     "PYTEST_ADDOPTS": re.compile(r"(?!.*(?:\.\.|~|(?:^|[=\s'\"])/))[^\0]*", re.DOTALL),
     **dict.fromkeys(("JAVA_HOME", "DOTNET_ROOT"), re.compile(rf"(?:{_SYSTEM_FOLDER})?")),
     "UV_PYTHON": re.compile(rf"{_SYSTEM_FOLDER}|[\w@+-]*\d[\w.@+-]*|"),
+}
+# Where package managers fetch from.
+_INDEXES: Final = re.compile(
+    r"(?:PIP|UV)_(?:(?:DEFAULT_|EXTRA_)?INDEX(?:_URL)?|FIND_LINKS)|PIP_(?:REQUIREMENT|CONSTRAINT|EDITABLE)"
+    r"|NPM_CONFIG_(?:.*:)?REGISTRY|YARN_(?:NPM_)?REGISTRY(?:_SERVER)?|BUN_CONFIG_REGISTRY|GOPROXY"
+    r"|CARGO_REGISTRIES_.*_INDEX|PIPENV_PYPI_MIRROR|BUNDLE_MIRROR__.*"
+)
+# Whether they verify what they get: what may be said without giving that up.
+_VERIFYING: Final = {
+    **dict.fromkeys(("PIP_TRUSTED_HOST", "UV_INSECURE_HOST", "GOINSECURE", "GONOSUMCHECK"), ("",)),
+    **dict.fromkeys(("NPM_CONFIG_STRICT_SSL", "YARN_ENABLE_STRICT_SSL"), ("", "true", "1")),
+    "NODE_TLS_REJECT_UNAUTHORIZED": ("", "1"),
+    "PYTHONHTTPSVERIFY": ("", "1"),
+    "GOSUMDB": ("", "sum.golang.org", "sum.golang.google.cn"),
 }
 _COMPILERS: Final = re.compile(
     r"CC|CXX|LD|AR|AS|NM|RANLIB|STRIP|CPP|FC|HOSTCC|HOSTCXX|RUSTC_LINKER"
@@ -112,6 +127,13 @@ class Meaning(StrEnum):
     RUNS = "runs-shell"
 
 
+_OF_RISKS: Final[Mapping[str | None, Meaning]] = {
+    None: Meaning.HARMLESS,
+    ADDRESS: Meaning.ASK,
+    UNPROTECTED: Meaning.CHANGES,
+}
+
+
 def meaning_of(name: str, value: Word | None) -> Meaning:
     """What `NAME=value` changes; `value` is None when it is unset or unknown."""
     text = "" if value is None else value.static
@@ -123,7 +145,10 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
         return Meaning.HARMLESS if shown.isdigit() else Meaning.ASK
     if _COMPILERS.fullmatch(name):
         return Meaning.RUNS if text else Meaning.CHANGES
-    if _DENIED.fullmatch(name.upper() if name.lower().startswith("npm_config_") else name):
+    upper = name.upper() if name.lower().startswith("npm_config_") else name
+    if _INDEXES.fullmatch(upper) or upper in _VERIFYING:
+        return _fetching(upper, value, shown)
+    if _DENIED.fullmatch(upper):
         return Meaning.HARMLESS if _harmless(name, shown) else Meaning.CHANGES
     if name in _SEARCHED:
         return Meaning.PATHS
@@ -134,6 +159,13 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
     if _ASKED.fullmatch(name):
         return Meaning.HARMLESS if _HARMLESS_VALUES["flags"].fullmatch(shown) else Meaning.ASK
     return Meaning.HARMLESS
+
+
+def _fetching(name: str, value: Word | None, shown: str) -> Meaning:
+    """What a variable of a package manager changes about what it fetches."""
+    if name in _VERIFYING:
+        return Meaning.HARMLESS if shown in _VERIFYING[name] else Meaning.CHANGES
+    return _OF_RISKS[index_risk(value) if value is not None else None]
 
 
 def assigns_in_turn(value: Word) -> bool:

@@ -102,6 +102,10 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
         Rule(_UNREADABLE, rf"(?:{_FREE}|\bglobal(?:This)?\.)(?:eval|Function)\s*\((?!\s*STR\s*\))"),
         Rule(Effect.LOADS, rf"{_FREE}(?:eval|Function)\s*\(\s*CODE\s*\)"),
         Rule(_DELETES, r"\brm(?:dir)?(?:Sync)?(?=\s*\([^;]{0,200}?\brecursive\b)ARGS"),
+        Rule(
+            _DELETES,
+            r"\breaddir(?:Sync)?(?=\s*\([^;]{0,80}?\brecursive\b)[^\0]{0,400}?\b(?:unlink|rm|rmdir)(?:Sync)?\s*\(",
+        ),
         Rule(_DELETES, r"\b(?:rimraf(?:Sync|\.sync)?|removeSync|emptyDirSync)(?=\s*\()ARGS"),
         Rule(
             _WRITES,
@@ -145,6 +149,12 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
             literal=_ABSOLUTE,
         ),
         Rule(Effect.LOADS, r"\b(?:\w+_)?eval\s*\(?\s*CODE"),
+        Rule(
+            _DELETES,
+            r"\bDir(?:\.glob\s*\(?|\s*\[)\s*LIT[^\0]{0,400}?\b(?:delete|unlink|rm|rm_f)\b",
+            literal=r".*\*\*.*",
+        ),
+        Rule(_DELETES, r"\bFind\.find\b[^\0]{0,400}?\b(?:delete|unlink|rm|rm_f)\b"),
         Rule(_DELETES, r"\b(?:rm_rf|rm_r|rmtree|remove_dir|remove_entry(?:_secure)?)\bARGS"),
         Rule(
             _WRITES,
@@ -163,6 +173,7 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
         Rule(_UNREADABLE, r"(?<![\w$@%>])(?:eval\b(?!\s*(?:\{|\(?\s*STR))|syscall\b)"),
         Rule(Effect.LOADS, r"(?<![\w$@%>])eval\s*\(?\s*CODE"),
         Rule(Effect.LOADS, r"(?<![\w$@%>])do\s+LIT"),
+        Rule(_DELETES, r"\bFile::Find\b[^\0]{0,400}?\bunlink\b"),
         Rule(_DELETES, r"(?<![\w$@%>])(?:rmtree|remove_tree)\b(?!\s*[;=])ARGS"),
         Rule(_WRITES, r"(?<![\w$@%>])open\b[^;\ue000]{0,120}MODE\s*,\s*LIT", literal=_ABSOLUTE),
         Rule(_WRITES, r"(?<![\w$@%>])open\b[^;\ue000]{0,120}LIT", literal=r"\+?>+\s*[/~].*"),

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from kakoi.policy.words import Word
 
 # Effects whose targets are checked wherever they point, and which do no harm by themselves.
-_TAME_EFFECTS = frozenset({"writes", "reads", "none", "git-changes", "sets"})
+_TAME_EFFECTS = frozenset(
+    {"writes", "reads", "none", "git-changes", "sets", "package", "index", "unverified", "verified"}
+)
 Style = Choice["gnu", "posix", "single"]
 
 
@@ -24,9 +26,9 @@ class Spec:
     end at the first operand), `single` (`-name value`, no clusters). Behind one of `stops` all
     words are operands. `skip` operands stand before what `operands` speaks of, unless one of
     `pattern_options` took their place. `anywhere`: the options before a subcommand may stand
-    behind it as well. `bare`: the subcommand that it runs if none is given. `other`: what the
-    operands of a subcommand are that is neither known nor one of its `own`. `any_dash`: one dash
-    does for a long option. `one_dash` are
+    behind it as well. `packages`: subcommands whose operands name packages. `bare`: the subcommand
+    that it runs if none is given. `other`: what the operands of a subcommand are that is neither
+    known nor one of its `own`. `any_dash`: one dash does for a long option. `one_dash` are
     spellings of several letters behind one dash. A `strict` spec knows every option: another one
     is an effect by itself.
     """
@@ -49,6 +51,7 @@ class Spec:
     bare: str = ""
     spellings: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
+    packages: frozenset[str] = frozenset()
     other: str = ""
     any_dash: bool = False
 

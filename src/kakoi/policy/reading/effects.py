@@ -9,6 +9,7 @@ from kakoi.policy.languages.modes import mode_effects
 from kakoi.policy.programs import PLAIN, Effect, Invocation
 from kakoi.policy.reading.arguments import Option
 from kakoi.policy.reading.code_readers import CODE_READERS
+from kakoi.policy.reading.package_sources import UNPROTECTED, host_risk, index_risk, package_risk
 from kakoi.policy.reading.shell_readers import SHELL_READERS, Reader, with_marks
 from kakoi.policy.reading.tool_readers import TOOL_READERS
 from kakoi.policy.words import Word
@@ -27,7 +28,7 @@ _WRITING_NAME: Final = re.compile(
 )
 # Their operands are names or texts: no value of a variable makes them do anything else.
 _SURE_READERS: Final = frozenset("names test set trap source kill config-words git-listing".split())
-_PATH_OPERANDS: Final = frozenset({"reads", "writes", "deletes"})
+_PLAIN_OPERANDS: Final = frozenset({"reads", "writes", "deletes", "package"})
 _RUNNING_OPERANDS: Final = frozenset({"runs", "runs-package", "runs-project"})
 _HARMLESS_GIT_SETTINGS: Final = re.compile(
     r"(?:color\.[\w.]+|core\.(?:quotepath|abbrev|autocrlf|ignorecase|safecrlf|longpaths|precomposeunicode)"
@@ -101,7 +102,7 @@ def _operand_effects(invocation: Invocation) -> list[Effect]:
     kind = invocation.spec.operands
     by_option = invocation.arguments.named(*invocation.spec.pattern_options)
     operands = invocation.arguments.operands[0 if by_option else invocation.spec.skip :]
-    if kind in _PATH_OPERANDS:
+    if kind in _PLAIN_OPERANDS:
         return [Effect(kind, word) for word in operands]
     if kind in _RUNNING_OPERANDS:
         # `timeout $x cmd`: what x becomes decides which word is the command.
@@ -241,6 +242,22 @@ def _global(_: Effect, invocation: Invocation) -> str | None:
     return None if invocation.subcommand in reading else "global-install"
 
 
+def _package(effect: Effect, invocation: Invocation) -> str | None:
+    return package_risk(effect.word, invocation.program)
+
+
+def _index(effect: Effect, _: Invocation) -> str | None:
+    return index_risk(effect.word)
+
+
+def _unverified(effect: Effect, _: Invocation) -> str | None:
+    return UNPROTECTED if effect.option is None else host_risk(effect.word)
+
+
+def _verified(effect: Effect, _: Invocation) -> str | None:
+    return None if effect.word.static in ("true", "1", "") else UNPROTECTED
+
+
 def _archive(_: Effect, __: Invocation) -> None:
     return None  # read_tar knows whether it is written or read
 
@@ -261,4 +278,8 @@ _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = 
     "public-host": _public_host,
     "global-install": _global,
     "archive": _archive,
+    "package": _package,
+    "index": _index,
+    "unverified": _unverified,
+    "verified": _verified,
 }
