@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kakoi.egress.hello import AnswerReader, BadHelloError, HelloReader
-from tests.egress.world import certificate, client_hello
+from tests.egress.world import certificate, client_hello, hello, record, sni
 
 HELLO = client_hello("Example.org")
 
@@ -18,23 +18,6 @@ HELLO = client_hello("Example.org")
 def names(*parts: bytes) -> list[str]:
     reader = HelloReader()
     return [name for part in parts for name in reader.feed(part)]
-
-
-def record(body: bytes, kind: int = 22) -> bytes:
-    return struct.pack("!BHH", kind, 0x0301, len(body)) + body
-
-
-def hello(*extensions: tuple[int, bytes], tail: bytes = b"") -> bytes:
-    """A ClientHello with these extensions, as a record."""
-    packed = b"".join(struct.pack("!HH", kind, len(body)) + body for kind, body in extensions)
-    body = b"\x03\x03" + bytes(32) + b"\x00" + b"\x00\x02\x13\x01" + b"\x01\x00"
-    body += struct.pack("!H", len(packed)) + packed + tail
-    return record(b"\x01" + len(body).to_bytes(3, "big") + body)
-
-
-def sni(name: bytes, kind: int = 0) -> tuple[int, bytes]:
-    entry = struct.pack("!BH", kind, len(name)) + name
-    return 0, struct.pack("!H", len(entry)) + entry
 
 
 def test_a_real_client_is_understood() -> None:

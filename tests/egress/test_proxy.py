@@ -214,14 +214,23 @@ async def test_a_tunnel_whose_tls_names_another_host_is_cut(name: str | None) ->
     assert sent in ([], [b""])
 
 
-async def test_a_web_port_carries_nothing_but_tls() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: evil\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+        b"\x15\x03\x01\x00\x02\x01\x64" + client_hello("example.org"),
+    ],
+    ids=["HTTP/1.1", "HTTP/2", "an alert before a hello"],
+)
+async def test_a_web_port_carries_nothing_but_tls(said: bytes) -> None:
     """Inside of a tunnel a forged Host would choose another site of the same server."""
     async with server(echo) as port:
         listed = parse_domains([f"example.org:{port}"])
         assert not listed.needs_tls(parse_target("example.org", port))
         async with opened("example.org:*") as world:
             connect = f"CONNECT example.org:{port} HTTP/1.1\r\nHost: example.org\r\n\r\n"
-            answer = await world.ask(connect.encode(), then=b"GET / HTTP/1.1\r\nHost: evil\r\n\r\n")
+            answer = await world.ask(connect.encode(), then=said)
             assert answer[:1] == b"\x15"
             assert world.objections == ["it is not TLS"]
 

@@ -5,6 +5,7 @@ import contextlib
 import ipaddress
 import socket
 import ssl
+import struct
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,15 @@ class World:
         async with self.connection() as (reader, writer):
             writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
             return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+
+    async def tunnel(self, authority: str, data: bytes) -> bytes:
+        """What comes back through a tunnel for this, until it ends."""
+        async with self.connection() as (reader, writer):
+            writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+            writer.write(data)
+            writer.write_eof()
+            return await asyncio.wait_for(reader.read(), WAIT_S)
 
     @property
     def objections(self) -> list[str]:
@@ -165,6 +175,23 @@ def client_hello(name: str | None) -> bytes:
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
     return outgoing.read()
+
+
+def record(body: bytes, kind: int = 22) -> bytes:
+    return struct.pack("!BHH", kind, 0x0301, len(body)) + body
+
+
+def hello(*extensions: tuple[int, bytes], tail: bytes = b"") -> bytes:
+    """A ClientHello with these extensions, as a record."""
+    packed = b"".join(struct.pack("!HH", kind, len(body)) + body for kind, body in extensions)
+    body = b"\x03\x03" + bytes(32) + b"\x00" + b"\x00\x02\x13\x01" + b"\x01\x00"
+    body += struct.pack("!H", len(packed)) + packed + tail
+    return record(b"\x01" + len(body).to_bytes(3, "big") + body)
+
+
+def sni(name: bytes, kind: int = 0) -> tuple[int, bytes]:
+    entry = struct.pack("!BH", kind, len(name)) + name
+    return 0, struct.pack("!H", len(entry)) + entry
 
 
 def certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
