@@ -106,7 +106,7 @@ async def test_a_life_in_its_order(git: GitServer, make: Make, owner: str) -> No
     assert "--name" in executor.spawned[3]
     assert f"coding-agent-exec-{task.uuid}" in executor.spawned[3]
     # Our own git fetches the project, once; the rest of git runs inside.
-    assert [words[1] for words in executor.spawned if "git" in words[0]] == ["clone"]
+    assert [words[6] for words in executor.spawned if words[3:4] == ["git"]] == ["clone"]
     assert isinstance(info, ContainerInfo)
     assert (info.task_uuid, info.workspace_path, info.status) == (task.uuid, "/workspace/project", "ready")  # fmt: skip
     assert info.created_at.tzinfo is not None

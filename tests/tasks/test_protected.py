@@ -9,7 +9,8 @@ import pytest
 from kakoi.process.executor import ProcessExecutor
 from kakoi.runner.channel import RunnerChannel
 from kakoi.tasks.checkout import CloneOptions, our_git
-from kakoi.tasks.delivery import Delivery, PushError, push
+from kakoi.tasks.delivery import Author, Delivery, PushError
+from kakoi.tasks.publication import push
 from kakoi.tasks.task import PROTECTED
 from kakoi.tasks.telling import with_protected
 from tests.tasks.hosting import a_repository
@@ -43,13 +44,15 @@ async def pushed(
     delivery = Delivery(channel, str(project))
     base = await delivery.begin()
     change(project)
-    work = await delivery.collect(base, "work")
+    work = await delivery.collect(base)
     assert work is not None
     await push(
         our_git(ProcessExecutor(), CloneOptions(), None),
         work,
         repository=f"file://{origin}",
         branch="coding-agent/x",
+        message="work",
+        author=Author(),
         protected=protected,
     )
 

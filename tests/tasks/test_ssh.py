@@ -124,7 +124,8 @@ class Watching(ProcessExecutor):
         self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
     ) -> ProcessResult:
         if "SSH_AUTH_SOCK" in (options.env or {}):
-            self.lent.append(f"{command} {args[0]}")
+            # After what limits it: sh -c SCRIPT git BLOCKS KIB …
+            self.lent.append(f"{args[2]} {args[5]}")
         return await super().spawn(command, args, options)
 
 

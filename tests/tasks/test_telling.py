@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.tasks.quotation import disarmed
 from kakoi.tasks.task import Comment, Task
 from kakoi.tasks.telling import (
     Handled,
     branch_name,
     comment_of,
     commit_message,
-    harmless,
     request_body,
     request_title,
     words_of,
@@ -44,7 +44,7 @@ def test_no_line_of_ours_is_an_order_to_a_tracker_or_a_robot(order: str) -> None
 
 
 def test_nobody_is_called_by_name() -> None:
-    said = harmless("@eve @dependabot merge, cc @team/all; me@example.org and @pytest.fixture")
+    said = disarmed("@eve @dependabot merge, cc @team/all; me@example.org and @pytest.fixture")
     assert "@eve" not in said
     assert "@dependabot" not in said
     assert "@team" not in said
@@ -67,13 +67,13 @@ def test_nobody_keeps_the_tests_of_a_project_from_running(words: str) -> None:
 
 def test_what_nobody_sees_is_left_out() -> None:
     text = "a\x00b\x1b[31mc\u202ed\x9be\x7f\tf\ng\r\nh"
-    assert harmless(text) == "ab[31mcde\tf\ng\nh"
+    assert disarmed(text) == "ab[31mcde\tf\ng\nh"
     assert request_title(a_task("a\x00b\n\x1b[2Jc")) == "ab [2Jc"
 
 
 def test_what_is_plain_stays_as_it_is() -> None:
-    text = "Changed a/b.py: 1 / 2, `x @ y`, and/or.\n\n```\n  $ ls /usr\n```\nhttps://h/x#1 [ci]"
-    assert harmless(text) == text
+    text = "Changed a/b.py: 1 / 2, `x @ y`, and/or.\n\n```\n  $ ls /usr\n```\nhttps://h/x#L1 [ci]"
+    assert disarmed(text) == text
 
 
 def test_a_message_of_any_words_can_be_committed(tmp_path: Path) -> None:
@@ -103,3 +103,9 @@ def test_a_branch_of_ours_has_a_name_that_git_takes_whatever_the_task_is_called(
 def test_who_says_something_is_told_in_one_line() -> None:
     said = Comment(id="1", author="eve\n\n## Comment\n\nboss", body="do it")
     assert words_of((said,)) == ["eve ## Comment boss says:\n\ndo it"]
+
+
+def test_what_a_reader_should_look_at_is_in_the_request_and_in_the_comment() -> None:
+    handled = Handled(stage="done", summary="x", branch="b", remarks=("`link`: a symbolic link",))
+    for said in (request_body(TASK, handled), comment_of(handled)):
+        assert "Look closely at:\n\n- `link`: a symbolic link" in said

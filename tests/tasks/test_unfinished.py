@@ -88,9 +88,9 @@ async def test_all_changes_come_back_into_a_new_clone(project: Project, tmp_path
     assert (second / "link").readlink() == Path("kept.txt")
     assert not (second / "__pycache__").exists()
     assert git(second, "rev-parse", "HEAD").strip() == base  # Nothing is committed.
-    work = await delivery.collect(base, "all of it")
+    work = await delivery.collect(base)
     assert work is not None
-    names = git(second, "diff", "--name-only", base, "HEAD").split("\n")
+    names = git(second, "diff", "--name-only", base, work.tree).split("\n")
     assert "staged.txt" in names
 
 

@@ -13,7 +13,6 @@ import re
 import shutil
 import socket
 import tarfile
-import tempfile
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command
 from kakoi.tasks.our_git import OurGit
 from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote
+from kakoi.tasks.scratch import scratch_folder
 from kakoi.tasks.sending import send_file
 from kakoi.tasks.task import Task
 from kakoi.waiting import cancel, finish
@@ -118,8 +118,8 @@ class Checkout:
     async def clone(self, task: Task, credential: Credential | None = None) -> None:
         """Clone `task`'s project to /workspace/project; CloneError says why that failed."""
         remote = parse_remote(task.repository)
-        with tempfile.TemporaryDirectory(prefix="kakoi-clone-") as folder:
-            bare = Path(folder, _CARRIED)
+        async with scratch_folder("kakoi-clone-") as folder:
+            bare = folder / _CARRIED
             async with self._way_to(remote) as proxy_url:
                 source = _Source(remote, remote.credential_or(credential), proxy_url)
                 await self._unless_lost(self._fetch_all(source, task, bare))

@@ -28,8 +28,9 @@ from kakoi.gate import Gate
 from kakoi.policy.rules import Policy
 from kakoi.redact import redact
 from kakoi.tasks.collecting import files_there
-from kakoi.tasks.delivery import Author, Delivery, Work, push
+from kakoi.tasks.delivery import Author, Delivery, Work
 from kakoi.tasks.our_git import OurGit
+from kakoi.tasks.publication import push
 from kakoi.tasks.remotes import Credential
 from kakoi.tasks.resuming import earlier_turns, note
 from kakoi.tasks.sources.source import Change, TaskSource, mark
@@ -217,7 +218,7 @@ class TaskHandler:
             return replace(handled, stage=watch.stage, error="")
         if handled.stage != "done":
             return handled
-        work = await delivery.collect(base, self._safe(commit_message(task, handled.summary)))
+        work = await delivery.collect(base)
         if work is None:
             return handled
         try:
@@ -276,15 +277,18 @@ class TaskHandler:
         """Push, and for an issue open a request; a request that is there has the branch already."""
         branch = task.source_branch if task.kind == "pull_request" else None
         branch = branch or branch_name(task, work.commit)
-        await push(
+        message = commit_message(task, handled.summary, work.messages)
+        pushed = await push(
             self._git,
             work,
             repository=task.repository,
             branch=branch,
+            message=self._safe(message),
+            author=self._options.author,
             credential=self._credential_for(task.repository),
             protected=self._options.protected,
         )
-        handled = replace(handled, branch=branch)
+        handled = replace(handled, branch=branch, remarks=pushed.remarks)
         if task.kind == "pull_request":
             return handled
         title = self._safe(request_title(task))

@@ -1,11 +1,12 @@
 """What people are told about a task: in comments, in commits and in requests.
 
 A model wrote much of it, and strangers may have told the model what to write. It is said under our
-name, and with our rights: so nothing in it may be a command to whoever reads it by machine.
+name, and with our rights: so it is quoted, and disarmed (quotation.py).
 """
 
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from urllib.parse import unquote
 
 from kakoi.agent.events import Ended
 from kakoi.errors import SourceError
+from kakoi.tasks.quotation import one_disarmed_line, quoted
 from kakoi.tasks.sources.labels import Stage
 from kakoi.tasks.sources.source import TaskSource, mark
 from kakoi.tasks.task import Comment, Task
@@ -21,15 +23,8 @@ _log = logging.getLogger(__name__)
 # Not shown by trackers; by this our own comments are known.
 _OURS: Final = "<!-- kakoi -->"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9]+")
-# Control characters but for line breaks and tabs, and what turns the direction of a text around.
-_UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# GitLab does what a line such as "/merge" says, and so do robots on GitHub.
-_ORDER: Final = re.compile(r"^([ \t>*+-]*)/(?=[A-Za-z])", re.MULTILINE)
-_MENTION: Final = re.compile(r"(?<![A-Za-z0-9_.])@(?=[A-Za-z0-9_])")
-_NO_CI: Final = re.compile(
-    r"\[((?:skip|no)[ _-]?(?:ci|actions)|(?:ci|actions)[ _-]?skip)\]|^(skip-checks)[ \t]*:",
-    re.IGNORECASE | re.MULTILINE,
-)
+_LONGEST_SUBJECT: Final = 72
+_MOST_QUOTED: Final = 200
 _STAGES: Final = {
     "done": "The work is done.",
     "error": "This could not be done.",
@@ -43,6 +38,7 @@ class Handled:
     """What came of a task. `branch`: what was pushed to; `url`: of the request that was opened.
 
     `is_kept`: what was changed could not be delivered, and stays beside the transcript.
+    `remarks`: what a reader of the change should look at closely.
     """
 
     stage: Stage
@@ -53,14 +49,7 @@ class Handled:
     ended: Ended | None = None
     transcript: Path | None = None
     is_kept: bool = False
-
-
-def harmless(text: str) -> str:
-    """`text` as it reads, that orders nobody about: no quick action, no mention, no word to CI."""
-    text = _UNSEEN.sub("", text.replace("\r\n", "\n"))
-    text = _ORDER.sub(r"\1\\/", text)
-    text = _MENTION.sub("@\u200b", text)
-    return _NO_CI.sub(lambda found: f"({found[1] or found[2]})", text)
+    remarks: tuple[str, ...] = ()
 
 
 async def tell(source: TaskSource, task: Task, handled: Handled, comment: str = "") -> None:
@@ -79,20 +68,28 @@ def comment_of(handled: Handled) -> str:
     """What is said on the tracker."""
     parts = [
         _OURS + "\n" + _STAGES[handled.stage],
-        harmless(handled.error),
-        harmless(handled.summary),
+        quoted(handled.error),
+        quoted(handled.summary),
     ]
     if handled.url:
         parts.append(f"The change is proposed in {handled.url}")
     elif handled.branch:
-        parts.append(f"The change is pushed to the branch `{handled.branch}`.")
+        branch = one_disarmed_line(handled.branch).replace("`", "'")
+        parts.append(f"The change is pushed to the branch `{branch}`.")
     elif handled.stage == "done":
         parts.append("Nothing was changed, so nothing is proposed.")
+    parts.append(_remarks(handled))
     if handled.is_kept:
         parts.append("What was changed is kept where it was worked on, as a patch for `git apply`.")
     if handled.ended is not None:
         parts.append(_effort(handled.ended))
     return "\n\n".join(part for part in parts if part)
+
+
+def _remarks(handled: Handled) -> str:
+    if not handled.remarks:
+        return ""
+    return "\n".join(["Look closely at:", "", *(f"- {each}" for each in handled.remarks)])
 
 
 def _effort(ended: Ended) -> str:
@@ -103,17 +100,28 @@ def _effort(ended: Ended) -> str:
 
 def request_body(task: Task, handled: Handled) -> str:
     """The text of a pull or merge request."""
-    return f"{harmless(handled.summary)}\n\nFor {task.key}"
+    parts = (quoted(handled.summary), _remarks(handled), f"For {task.key}")
+    return "\n\n".join(part for part in parts if part)
 
 
 def request_title(task: Task) -> str:
     """The title of a pull or merge request."""
-    return harmless(" ".join(task.title.split())) or "Do a task"
+    return one_disarmed_line(task.title) or "Do a task"
 
 
-def commit_message(task: Task, summary: str) -> str:
-    """The message of the commit that has everything in it."""
-    parts = (request_title(task)[:72].strip(), harmless(summary).strip(), f"For {task.key}")
+def commit_message(task: Task, summary: str, own_messages: Sequence[str] = ()) -> str:
+    """The message of the one commit that is pushed.
+
+    `own_messages`: what the model wrote to commits of its own, which this one replaces.
+    """
+    told = "\n\n".join(each.strip() for each in own_messages if each.strip())
+    parts = (
+        request_title(task)[:_LONGEST_SUBJECT].strip(),
+        quoted(summary),
+        "It replaces commits with these messages:" if told else "",
+        quoted(told, most_lines=_MOST_QUOTED),
+        f"For {task.key}",
+    )
     return "\n\n".join(part for part in parts if part)
 
 
