@@ -175,6 +175,7 @@ def test_an_address_is_read_and_made_harmless(
 
 BAD_ADDRESSES = [
     *("", "a b", "ext::sh -c id", "ext::sh", "-u", "--upload-pack=x", "git://h/a", "ftp://h/a"),
+    *("ssh://-oProxyCommand=id@h/a", "u@-oProxyCommand:a", "-o@h:a", "h:-a", "ssh://-h/a"),
     *("https:///a", "https://h:99999/a", "file://host/a", "relative/path", "http://-x/a", "h\n:a"),
 ]
 

@@ -67,6 +67,7 @@ class Tracker:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # Else each answer waits 40 ms for an acknowledgement.
 
             def handle_any(self) -> None:
                 tracker.handle(self)

@@ -23,6 +23,7 @@ from kakoi.sandbox.select import engine_environment
 from kakoi.tasks.caching import Cache
 from kakoi.tasks.checkout import CloneOptions
 from kakoi.tasks.environments import WORKSPACE, EnvironmentOptions, ExecutionEnvironmentManager
+from kakoi.tasks.our_git import MAX_FILE_BYTES
 from kakoi.tasks.reaching import SETTING
 
 _SSH: Final = ("SSH_AUTH_SOCK",)
@@ -66,6 +67,7 @@ def environment_options(settings: Settings) -> EnvironmentOptions:
         clone=CloneOptions(
             depth=tasks.clone.depth if tasks.clone.shallow else None,
             known_hosts=tasks.clone.known_hosts,
+            max_bytes=limits_from(settings).disk_bytes or MAX_FILE_BYTES,
         ),
         install_dependencies=tasks.clone.auto_install_deps,
         lists=_lists(settings),

@@ -20,10 +20,17 @@ from typing import Final, Protocol
 
 from kakoi.egress.proxy import Proxy
 from kakoi.errors import SandboxError
+from kakoi.printable import shown
 from kakoi.process.executor import ProcessExecutor
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Channel, Command
-from kakoi.tasks.our_git import OurGit
+from kakoi.tasks.our_git import (
+    FILE_TOO_LARGE,
+    MAX_FILE_BYTES,
+    MAX_MEMORY_BYTES,
+    OUT_OF_MEMORY,
+    OurGit,
+)
 from kakoi.tasks.remotes import Credential, Remote, git_variables, parse_remote
 from kakoi.tasks.scratch import scratch_folder
 from kakoi.tasks.sending import send_file
@@ -41,6 +48,8 @@ _DEEPEN: Final = (50, 500, 5000)
 _NO_GIT: Final = "the image has no git"
 _CAUSES: Final = (
     (_NO_GIT, "could not begin"),
+    (FILE_TOO_LARGE.pattern, "is larger than it may be"),
+    (OUT_OF_MEMORY.pattern, "takes more memory than it may"),
     (r"Host key verification failed|No .* host key is known", "has a host key that is not known"),
     (r"Permission denied \(|Authentication failed|could not read (Username|Password)|error: 40[13]",
      "refused us"),
@@ -52,6 +61,7 @@ _CAUSES: Final = (
     (r"was not done after", "took too long"),
 )  # fmt: skip
 _TRANSIENT: Final = "could not be reached"
+_LESS: Final = "raise resources.disk_limit, or clone with less depth"
 _LONGEST_LINE: Final = 500
 _LONGEST_SAID: Final = 64 * 1024
 
@@ -66,12 +76,15 @@ class CloneError(SandboxError):
 class CloneOptions:
     """`depth`: how many commits; None is all. `timeout_s`: for one git process in all;
     `stall_s`: without a byte from the server. `known_hosts`: a file of ssh's with the keys of hosts
-    that we talk to; empty is the user's own."""
+    that we talk to; empty is the user's own. `max_bytes`: of a project as git packs it;
+    `memory_bytes`: for each process of git."""
 
     depth: int | None = 1
     timeout_s: float = 1800.0
     stall_s: float = 60.0
     known_hosts: str = ""
+    max_bytes: int = MAX_FILE_BYTES
+    memory_bytes: int = MAX_MEMORY_BYTES
 
 
 def our_git(
@@ -84,6 +97,8 @@ def our_git(
         stall_s=options.stall_s,
         known_hosts=options.known_hosts,
         ssh_env=ssh_env,
+        file_bytes=options.max_bytes,
+        memory_bytes=options.memory_bytes,
     )
 
 
@@ -292,10 +307,11 @@ def clone_error(said: str, remote: Remote) -> CloneError:
         "has a host key that is not known": "ask its owner for the key, and add it to the file of"
         " known hosts (tasks.clone.known_hosts, else ~/.ssh/known_hosts)",
         "could not begin": "name an image with git in tasks.base_image",
-        "does not fit on the disk": "raise resources.disk_limit, or clone with less depth",
+        "does not fit on the disk": _LESS,
+        "is larger than it may be": _LESS,
     }
     return CloneError(
-        f"cloning {remote.url} failed: it {cause} ({told.strip()[:300]})",
+        f"cloning {remote.url} failed: it {cause} ({shown(told.strip())[:300]})",
         details={"cause": cause, "repository": remote.url, "stderr": said[-2000:]},
         hint=hints.get(cause, "look at the address, and try `git ls-remote` with it"),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kakoi.errors import KakoiError, SandboxError
+from kakoi.printable import shown
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import MIB, Channel, Command
 from kakoi.tasks.collecting import written_by
@@ -214,7 +215,7 @@ def last_line(said: str) -> str:
     telling = [
         line for line in lines if line.startswith(("fatal:", "error:", "!", "remote: error"))
     ]
-    return (telling or lines or ["git said nothing"])[-1][:300]
+    return shown((telling or lines or ["git said nothing"])[-1])[:300]
 
 
 def _pattern(name: str) -> str:

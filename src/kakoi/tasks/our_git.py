@@ -16,11 +16,14 @@ from kakoi.tasks.remotes import Credential, Remote, git_variables, ssh_command
 GIB: Final = 1024**3
 MAX_FILE_BYTES: Final = 10 * GIB
 MAX_MEMORY_BYTES: Final = 2 * GIB
-# What git says when it is ended by one of these limits.
-FILE_TOO_LARGE: Final = re.compile(r"signal 25\b|File too large|File size limit exceeded")
+# What git says when it is stopped by one of these limits.
+FILE_TOO_LARGE: Final = re.compile(r"File too large")
 OUT_OF_MEMORY: Final = re.compile(r"[Oo]ut of memory|Cannot allocate memory")
-# A limit that cannot be set is above one that this machine has set already.
-_LIMITED: Final = 'ulimit -f "$1" 2>/dev/null; ulimit -d "$2" 2>/dev/null; shift 2; exec git "$@"'
+# A limit that cannot be set is above one that this machine has set already. The signal would end
+# git without a word.
+_LIMITED: Final = (
+    'trap \'\' XFSZ; ulimit -f "$1" 2>/dev/null; ulimit -d "$2" 2>/dev/null; shift 2; exec git "$@"'
+)
 
 
 class OurGit:

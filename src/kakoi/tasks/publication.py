@@ -6,7 +6,6 @@ of ours, with our author and our message, after checking it as a server would.
 
 import asyncio
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Final
 from kakoi.process.options import ProcessResult
 from kakoi.runner.commands import MIB
 from kakoi.tasks.delivery import MAX_PACK_BYTES, Author, PushError, Work, last_line
-from kakoi.tasks.our_git import FILE_TOO_LARGE, OUT_OF_MEMORY, OurGit
+from kakoi.tasks.our_git import OUT_OF_MEMORY, OurGit
 from kakoi.tasks.quotation import one_disarmed_line
 from kakoi.tasks.remotes import Credential, Remote, parse_remote
 from kakoi.tasks.scratch import scratch_folder
@@ -149,12 +148,13 @@ class _Steps:
             file_bytes=_MOST_LISTED_BYTES,
             memory_bytes=_LISTING_MEMORY_BYTES,
         )
-        is_cut = FILE_TOO_LARGE.search(done.stderr) or OUT_OF_MEMORY.search(done.stderr)
-        if is_cut or done.signal == signal.SIGXFSZ:
+        found = await asyncio.to_thread(listing.read_bytes) if listing.exists() else b""
+        # Git does not always notice that it could not write.
+        if len(found) >= _MOST_LISTED_BYTES or OUT_OF_MEMORY.search(done.stderr):
             raise PushError("the change has too many files to be looked at")
         if done.exit_code != 0:
             raise _no_change(done)
-        return _listed(await asyncio.to_thread(listing.read_bytes))
+        return _listed(found)
 
     async def there(self, *argv: str) -> None:
         """With the remote, and what is secret between us."""

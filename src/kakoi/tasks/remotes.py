@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from kakoi.errors import ConfigurationError
 
-_SCP = re.compile(r"(?:([\w.+-]+)@)?([\w.-]+):(?!//)(.+)")
+_SCP = re.compile(r"(?:(?!-)([\w.+-]+)@)?((?!-)[\w.-]+):(?!//|-)(.+)")
 _HELPER = re.compile(r"[A-Za-z0-9+.-]+::")  # `ext::…` starts programs.
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _PORTS: Final = {"http": 80, "https": 443}
@@ -80,7 +80,8 @@ def _parse_url(address: str) -> Remote:
         raise _unknown(address) from None
     if parts.scheme == "file" and not parts.netloc:
         return Remote("file", address)
-    if parts.scheme not in ("https", "http", "ssh") or not host or host.startswith("-"):
+    is_option = host.startswith("-") or parts.netloc.startswith("-")
+    if parts.scheme not in ("https", "http", "ssh") or not host or is_option:
         raise _unknown(address)
     if parts.scheme == "ssh":
         return Remote("ssh", address, host)
