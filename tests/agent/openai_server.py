@@ -65,6 +65,7 @@ class OpenAIServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # Else each answer waits 40 ms for an acknowledgement.
 
             def do_POST(self) -> None:
                 size = int(self.headers["Content-Length"])

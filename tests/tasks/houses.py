@@ -25,7 +25,8 @@ from tests.tasks.hub import Hub, Lab
 from tests.tasks.trackers import TOKEN
 
 MEND = call("edit_file", path="adder.py", old_text="a - b", new_text="a + b  # both")
-KEY = "a-key-of-a-model-that-nobody-may-see"
+# With what is disarmed in words of a model: it is to be found all the same.
+KEY = "a-key-#1-of-a-model-@that-nobody-may-see"
 
 
 @dataclass

@@ -34,6 +34,7 @@ from kakoi.redact import is_secret_name, redact
 VERSION: Final = 1
 _HEAD: Final = "kakoi_transcript"
 _LONGEST_TEXT: Final = 128 * 1024
+_LONGEST_SECRET: Final = 16 * 1024
 _LONGEST_LINE: Final = 4 * 1024 * 1024
 _MOST_EVENTS: Final = 200_000
 _DEEPEST: Final = 32
@@ -111,9 +112,10 @@ class TranscriptFile:
         if isinstance(value, str):
             if name and is_secret_name(name):
                 return "[redacted]"
-            text = redact(value, self._secrets)
-            extra = len(text) - _LONGEST_TEXT
-            return text if extra <= 0 else f"{text[:_LONGEST_TEXT]}[… {extra} characters left out]"
+            # Cut before it is looked through, which takes long; but no secret at the cut in two.
+            text = redact(value[: _LONGEST_TEXT + _LONGEST_SECRET], self._secrets)[:_LONGEST_TEXT]
+            extra = len(value) - _LONGEST_TEXT
+            return text if extra <= 0 else f"{text}[… {extra} characters left out]"
         if isinstance(value, Mapping):
             return {
                 redact(str(key), self._secrets): self._safe(each, str(key), depth + 1)

@@ -277,7 +277,9 @@ class TaskHandler:
         """Push, and for an issue open a request; a request that is there has the branch already."""
         branch = task.source_branch if task.kind == "pull_request" else None
         branch = branch or branch_name(task, work.commit)
-        message = commit_message(task, handled.summary, work.messages)
+        # Without secrets before it is disarmed, which may take one apart, and afterwards.
+        handled = self._without_secrets(handled)
+        message = commit_message(task, handled.summary, [*map(self._safe, work.messages)])
         pushed = await push(
             self._git,
             work,
