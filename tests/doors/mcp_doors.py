@@ -123,18 +123,22 @@ class McpDoor:
                 process.kill()
 
     @contextlib.contextmanager
-    def listening(self, *arguments: str) -> Iterator[str]:
-        """The address of a server on HTTP that has the token of the tests."""
-        with self.listener(*arguments) as (url, _process):
+    def listening(self, *arguments: str, tokens: Sequence[str] = (TOKEN,)) -> Iterator[str]:
+        """The address of a server on HTTP that has the token of the tests, or those."""
+        with self.listener(*arguments, tokens=tokens) as (url, _process):
             yield url
 
     @contextlib.contextmanager
-    def listener(self, *arguments: str) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    def listener(
+        self, *arguments: str, tokens: Sequence[str] = (TOKEN,)
+    ) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
         """That address, and the server."""
-        file = self.folder / "token"
-        file.write_text(TOKEN + "\n")
-        file.chmod(0o600)
-        options = ("--http", "127.0.0.1:0", "--token-file", str(file), *arguments)
+        options = ["--http", "127.0.0.1:0", *arguments]
+        for number, token in enumerate(tokens):
+            file = self.folder / f"token{number}"
+            file.write_text(token + "\n")
+            file.chmod(0o600)
+            options += ["--token-file", str(file)]
         before = self.said()
         with self.process(*options) as process:
             give_up = time.monotonic() + PATIENCE_S
@@ -170,6 +174,13 @@ def meta_of(result: CallToolResult) -> dict[str, Any]:
     assert result.meta is not None
     found: dict[str, Any] = result.meta["kakoi"]
     return found
+
+
+def told_session(result: CallToolResult) -> dict[str, str]:
+    """The arguments by which the next call goes on from there."""
+    name = meta_of(result).get("session")
+    assert name is None or f'session="{name}" goes on from here]' in text_of(result)
+    return {} if name is None else {"session": name}
 
 
 async def run(client: Client, command: str, **arguments: Any) -> CallToolResult:

@@ -476,10 +476,10 @@ def test_a_token_is_compared_as_a_whole(tmp_path: Path) -> None:
     async def app(*_: Any) -> None:
         raise AssertionError(tmp_path)
 
-    guard = Guard(app, TOKEN, ())
+    guard = Guard(app, {"other": TOKEN[::-1], "token": TOKEN}, ())
     wrong = [TOKEN[:length] + "?" for length in range(len(TOKEN))] + ["", TOKEN + "\0", TOKEN * 9]
     answers = set()
     for token in wrong:
         headers = [(b"host", b"localhost"), (b"authorization", b"Bearer " + token.encode())]
-        answers.add(guard._refusal({"type": "http", "headers": headers}))
+        answers.add(guard._who({"type": "http", "headers": headers}))
     assert answers == {(401, "the bearer token is missing or wrong")}

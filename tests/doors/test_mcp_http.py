@@ -12,9 +12,18 @@ import httpx2
 import pytest
 
 from kakoi.errors import ConfigurationError
-from kakoi.mcp_server.http import Address, read_token
+from kakoi.mcp_server.http import Address, read_tokens
 from tests.doors.forked import kakoi
-from tests.doors.mcp_doors import TOKEN, McpDoor, any_mode, over_http, run, stdout_of, until
+from tests.doors.mcp_doors import (
+    TOKEN,
+    McpDoor,
+    any_mode,
+    over_http,
+    run,
+    stdout_of,
+    told_session,
+    until,
+)
 from tests.doors.terminals import PATIENCE_S, alive
 
 pytestmark = pytest.mark.anyio
@@ -36,8 +45,8 @@ def post(url: str, headers: dict[str, str], body: Any = PING) -> int:
 async def test_a_conversation_over_http(mcp_door: McpDoor, mode: str) -> None:
     with mcp_door.listening() as url, anyio.fail_after(PATIENCE_S):
         async with over_http(url, mode) as client:
-            await run(client, "mkdir sub && cd sub")
-            assert stdout_of(await run(client, "pwd")) == f"{mcp_door.workspace}/sub\n"
+            went = told_session(await run(client, "mkdir sub && cd sub"))
+            assert stdout_of(await run(client, "pwd", **went)) == f"{mcp_door.workspace}/sub\n"
             assert (await run(client, "sudo id")).is_error
 
 
@@ -46,25 +55,16 @@ async def test_fifty_clients_at_once(mcp_door: McpDoor, mode: str) -> None:
     async def one(url: str, number: int) -> None:
         async with over_http(url, mode) as client:
             name = f"s{number}"
-            await run(client, f"mkdir {name} && cd {name}", session=name)
+            went = {"session": name} if mode == "legacy" else {}
+            went |= told_session(await run(client, f"mkdir {name} && cd {name}", **went))
             for _ in range(3):
-                result = await run(client, f"pwd; echo {number}", session=name)
+                result = await run(client, f"pwd; echo {number}", **went)
                 assert stdout_of(result) == f"{mcp_door.workspace}/{name}\n{number}\n"
 
     with mcp_door.listening() as url, anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             for number in range(50):
                 group.start_soon(one, url, number)
-
-
-async def test_connections_have_sessions_of_their_own(mcp_door: McpDoor) -> None:
-    with mcp_door.listening() as url, anyio.fail_after(PATIENCE_S):
-        async with over_http(url, "legacy") as one, over_http(url, "legacy") as other:
-            await run(one, "mkdir sub && cd sub")
-            assert stdout_of(await run(other, "pwd")) == f"{mcp_door.workspace}\n"
-            await run(one, "cat", background=True, stdin_open=True)
-            listed = await other.call_tool("list_jobs", {})
-            assert "cat" not in str(listed.content)
 
 
 @any_mode
@@ -187,11 +187,25 @@ def test_a_token_must_be_a_secret(mcp_door: McpDoor, tmp_path: Path) -> None:
 
 
 def test_a_token_is_made_up_where_only_this_machine_listens() -> None:
-    token, is_new = read_token(None, "", Address.parse("127.0.0.1:0"))
+    tokens, is_new = read_tokens([], "", Address.parse("127.0.0.1:0"))
     assert is_new
+    (token,) = tokens.values()
     assert len(token) >= 40
-    assert read_token(None, "", Address.parse("[::1]:0"))[0] != token
-    assert read_token(None, TOKEN, Address.parse("0.0.0.0:1")) == (TOKEN, False)
+    assert token not in read_tokens([], "", Address.parse("[::1]:0"))[0].values()
+    assert read_tokens([], TOKEN, Address.parse("0.0.0.0:1")) == ({"token": TOKEN}, False)
+
+
+def test_each_token_has_a_name_of_its_own(tmp_path: Path) -> None:
+    address = Address.parse("127.0.0.1:0")
+    (tmp_path / "other").mkdir()
+    files = [tmp_path / "a b.txt", tmp_path / "c", tmp_path / "d", tmp_path / "other" / "c"]
+    for file, token in zip(files, ("1" * 16, "2" * 16, "1" * 16, "3" * 16), strict=True):
+        file.write_text(token)
+        file.chmod(0o600)
+    assert read_tokens(files[:2], TOKEN, address)[0] == {"a_b": "1" * 16, "c": "2" * 16}
+    for same in (files[:3], [files[1], files[3]]):
+        with pytest.raises(ConfigurationError, match="name or the token of another one"):
+            read_tokens(same, "", address)
 
 
 @pytest.mark.parametrize(

@@ -585,9 +585,9 @@ async def test_a_log_that_cannot_be_read_is_told_with_the_way_out(
     assert "Traceback" not in caplog.text
 
 
-async def test_a_tool_without_arguments_says_so(client: Client) -> None:
+async def test_an_argument_that_a_tool_does_not_have_is_told(client: Client) -> None:
     answer = text_of(await client.call_tool("list_jobs", {"jobs": 1}))
-    assert answer == "there is no argument 'jobs'\n  hint: it takes none"
+    assert answer == "there is no argument 'jobs'\n  hint: the arguments are session"
 
 
 async def test_the_prompt_lists_what_may_run(client: Client) -> None:

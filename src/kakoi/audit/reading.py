@@ -2,15 +2,18 @@
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from kakoi.audit.files import LogFile, snapshot
 from kakoi.audit.records import AuditRecord, decode
 
-# More than most records take. `tail` looks that far back before it reads a whole file.
+# More than most records take. `tail` looks that far back at first.
 _BYTES_A_RECORD: Final = 1024
+# How many times further it looks if that was not far enough.
+_FURTHER: Final = 8
+Wanted = Callable[[AuditRecord], bool]
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[AuditRecord]:
@@ -20,10 +23,12 @@ def read(path: str | os.PathLike[str]) -> Iterator[AuditRecord]:
             yield from _records(file)
 
 
-def tail(path: str | os.PathLike[str], count: int) -> list[AuditRecord]:
-    """The last `count` records, oldest first."""
+def tail(
+    path: str | os.PathLike[str], count: int, wanted: Wanted | None = None
+) -> list[AuditRecord]:
+    """The last `count` records, oldest first; with `wanted`, of those for which that is true."""
     with snapshot(Path(path)) as files:
-        return _last_records(files, count)
+        return _last_records(files, count, wanted)
 
 
 def find(path: str | os.PathLike[str], id_prefix: str) -> Iterator[AuditRecord]:
@@ -82,18 +87,28 @@ class Follower:
                 yield record
 
 
-def _last_records(files: Sequence[LogFile], count: int) -> list[AuditRecord]:
+def _last_records(
+    files: Sequence[LogFile], count: int, wanted: Wanted | None = None
+) -> list[AuditRecord]:
     found: deque[AuditRecord] = deque()
     for file in reversed(files):
         if len(found) < count:
-            found.extendleft(reversed(_last_of(file, count - len(found))))
+            found.extendleft(reversed(_last_of(file, count - len(found), wanted)))
     return list(found)
 
 
-def _last_of(file: LogFile, count: int) -> deque[AuditRecord]:
-    start = max(0, file.size - (count + 1) * _BYTES_A_RECORD)
-    found = deque(_records(file, start), maxlen=count)
-    return found if len(found) == count or start == 0 else deque(_records(file), maxlen=count)
+def _last_of(file: LogFile, count: int, wanted: Wanted | None) -> deque[AuditRecord]:
+    size = (count + 1) * _BYTES_A_RECORD
+    while True:
+        start = max(0, file.size - size)
+        found = deque(filter(wanted or _every, _records(file, start)), maxlen=count)
+        if len(found) == count or start == 0:
+            return found
+        size *= _FURTHER
+
+
+def _every(_record: AuditRecord) -> bool:
+    return True
 
 
 def _records(file: LogFile, start: int = 0) -> Iterator[AuditRecord]:

@@ -180,6 +180,7 @@ def ended(started: AuditEntry, result: ExecutionResult) -> AuditEntry:
     return AuditEntry(
         event=Event.ENDED,
         id=started.id,
+        cwd=started.cwd,  # So that each record says by itself which project it is about.
         sandbox=started.sandbox,
         reason=result.reason,
         exit_code=result.exit_code,

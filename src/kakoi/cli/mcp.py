@@ -21,10 +21,12 @@ from kakoi.config.recording import default_audit_file
 )
 @click.option(
     "--token-file",
+    "token_files",
+    multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Holds the bearer token that clients of HTTP must send. Without it KAKOI_MCP_TOKEN is "
-    "taken, or one is made up and shown.",
+    help="Holds a bearer token that clients of HTTP may send (repeatable: one for each client). "
+    "Without it KAKOI_MCP_TOKEN is taken, or one is made up and shown.",
 )
 @click.option(
     "--host-name",
@@ -41,7 +43,7 @@ def command(
     /,
     *,
     address: str | None,
-    token_file: Path | None,
+    token_files: tuple[Path, ...],
     host_names: tuple[str, ...],
     cwd: str | None,
     env: tuple[str, ...],
@@ -52,7 +54,7 @@ def command(
     Standard output carries the protocol only. It ends with its client, or by a signal, and ends
     everything that was started.
     """
-    if address is None and (token_file is not None or host_names):
+    if address is None and (token_files or host_names):
         raise click.UsageError("--token-file and --host-name are for --http")
     place = place_from(context)
     serving = load("kakoi.mcp_server.serving", extra="mcp", what="the MCP server")
@@ -67,7 +69,7 @@ def command(
             audit_file=place.audit_file or default_audit_file(os.environ),
             env=variables(env, os.environ),
             address=address,
-            token_file=token_file,
+            token_files=token_files,
             token=os.environ.get("KAKOI_MCP_TOKEN", ""),
             host_names=host_names,
         )

@@ -113,7 +113,7 @@ async def open_gate(
     audit = audit_log(audit_file)
     _warn_if_in_reach(audit, workspace)
     labels = Labels(user=user_name(), task=task)
-    proxy, outlet = _way_out(sandbox, audit, labels) if sandbox.proxied else (None, None)
+    proxy, outlet = _way_out(sandbox, audit, labels, workspace) if sandbox.proxied else (None, None)
     factory = SandboxFactory(
         workspace,
         environ=os.environ,
@@ -151,7 +151,9 @@ async def _clean_up(gate: Gate) -> None:
         await gate.sandbox.cleanup()
 
 
-def _way_out(sandbox: SandboxConfig, audit: "AuditLog", labels: Labels) -> tuple["Proxy", "Outlet"]:
+def _way_out(
+    sandbox: SandboxConfig, audit: "AuditLog", labels: Labels, workspace: str
+) -> tuple["Proxy", "Outlet"]:
     """The proxy that the network of a sandbox needs, and how the sandbox comes to it."""
     # Few sandboxes have a network.
     from kakoi.egress.credentials import parse_credentials
@@ -165,7 +167,7 @@ def _way_out(sandbox: SandboxConfig, audit: "AuditLog", labels: Labels) -> tuple
     domains = EVERYTHING_PUBLIC if sandbox.proxied == "open" else listed
     proxy = Proxy(
         domains,
-        record=connection_recorder(audit, labels),
+        record=connection_recorder(audit, labels, workspace),
         credentials=parse_credentials(sandbox.credentials, os.environ),
     )
     return proxy, Outlet(proxy.serve, proxy_variables())

@@ -83,7 +83,7 @@ class Gate:
         self._cwd = cwd
         self._approver = approver
         self._audit = audit
-        self._labels = labels or Labels()
+        self.labels = labels or Labels()
         self._turns = asyncio.Semaphore(concurrency)
         self._ask_always = ask_always
         self._validators = tuple(validators)
@@ -103,7 +103,7 @@ class Gate:
             cwd=self._cwd,
             approver=approver,
             audit=self._audit,
-            labels=replace(self._labels, session=session),
+            labels=replace(self.labels, session=session),
             proxy=self.proxy,
         )
 
@@ -112,7 +112,7 @@ class Gate:
         await self._record(self._judged(decision, new_id(), self._cwd, session))
 
     def _judged(self, decision: Decision, id: str, cwd: str, session: str) -> AuditEntry:
-        labels = self._labels
+        labels = self.labels
         named = {"session": session or labels.session, "task": labels.task, "user": labels.user}
         return judged(decision, id=id, cwd=cwd, **named)
 

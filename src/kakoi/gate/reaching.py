@@ -34,8 +34,13 @@ def with_blocked(result: ExecutionResult, watch: Watch | None) -> ExecutionResul
     return replace(result, blocked_connections=blocked) if blocked else result
 
 
-def connection_recorder(audit: AuditLog, labels: Labels) -> "Callable[[Decision], Awaitable[None]]":
-    """Writes each decision about a connection to the log; all of one sandbox have the same id."""
+def connection_recorder(
+    audit: AuditLog, labels: Labels, cwd: str = ""
+) -> "Callable[[Decision], Awaitable[None]]":
+    """Writes each decision about a connection to the log; all of one sandbox have the same id.
+
+    `cwd`: the workspace of that sandbox, which says whose record it is.
+    """
     sandbox = new_id()
 
     async def record(decision: "Decision") -> None:
@@ -44,6 +49,7 @@ def connection_recorder(audit: AuditLog, labels: Labels) -> "Callable[[Decision]
         entry = AuditEntry(
             event=Event.CONNECTION,
             id=sandbox,
+            cwd=cwd,
             target=f"{decision.method} {decision.target or '?'}".strip(),
             verdict=verdict.value,
             reason=decision.objection or addresses or decision.failure,

@@ -110,7 +110,7 @@ def read_arguments(arguments: Mapping[str, Argument], given: Mapping[str, Any]) 
         if name not in arguments:
             raise ConfigurationError(
                 f"there is no argument {name[:64]!r}{nearest(name, arguments)}",
-                hint=f"the arguments are {', '.join(arguments)}" if arguments else "it takes none",
+                hint=f"the arguments are {', '.join(arguments)}",
             )
     read = {}
     for name, argument in arguments.items():

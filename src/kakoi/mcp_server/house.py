@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any, Final
 
 from mcp.server.context import ServerRequestContext
 
+from kakoi.audit import AuditRecord
 from kakoi.config.settings import ExecutionSection, Settings
 from kakoi.errors import ConfigurationError, ExecutionError, SandboxError, SecurityError
 from kakoi.gate import Gate
-from kakoi.mcp_server.asking import Person
+from kakoi.mcp_server.asking import PATIENCE_S, Person
+from kakoi.mcp_server.callers import Caller
+from kakoi.mcp_server.questions import Questions
 from kakoi.mcp_server.sessions import Session, Sessions
 from kakoi.packages.allowlist import InstallRequest
 from kakoi.packages.install import Installed
@@ -22,6 +26,7 @@ from kakoi.sandbox.workspace import within
 _MOST_JOBS: Final = 64
 # So long are the ids that engines show.
 _SHORT_ID: Final = 12
+InstallKey = tuple[tuple[Caller, str], InstallRequest]
 
 
 class Turn:
@@ -77,14 +82,14 @@ class House:
     env: Mapping[str, str] = field(default_factory=dict)
     editing: asyncio.Lock = field(default_factory=asyncio.Lock)
     installing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    installs: dict[tuple[str, InstallRequest], "asyncio.Task[Installed]"] = field(
-        default_factory=dict
-    )
+    installs: dict[InstallKey, "asyncio.Task[Installed]"] = field(default_factory=dict)
     is_here: bool = True
     turns: asyncio.Semaphore = field(init=False)
+    questions: Questions = field(init=False)
 
     def __post_init__(self) -> None:
         self.turns = asyncio.Semaphore(self.execution.concurrency)
+        self.questions = Questions(time.monotonic, patience_s=PATIENCE_S)
 
     @property
     def execution(self) -> ExecutionSection:
@@ -125,6 +130,21 @@ class House:
                     hint="name a file of the workspace",
                 )
         return real
+
+    def may_read(self, session: Session, record: AuditRecord, *, named: bool) -> bool:
+        """Is it a record for the client of that session; with `named`, of that session itself?
+
+        The log is one for all workspaces of a user. Over pipes the client is that user's own, and
+        may read what happened in this workspace; whoever comes by HTTP reads of its own calls.
+        """
+        task = self.gate.labels.task
+        where = os.path.normpath(record.cwd)
+        is_here = record.task == task and (task != "" or within(where, self.workspace))
+        if named:
+            return is_here and record.session == session.label
+        return is_here and (
+            session.caller == Caller() or record.session.startswith(session.label_prefix)
+        )
 
     def check_container(self, container: str) -> None:
         """Refuse an environment that is not the caller's."""

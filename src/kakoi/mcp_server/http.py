@@ -5,10 +5,11 @@ import hmac
 import ipaddress
 import json
 import os
+import re
 import secrets
 import socket
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import uvicorn
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel.server import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,6 +28,9 @@ from kakoi.errors import ConfigurationError
 
 _SHORTEST_TOKEN: Final = 16
 _LONGEST_TOKEN: Final = 4096
+_ONLY: Final = "token"
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_LONGEST_IDENTITY: Final = 64
 _MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 _MOST_SESSIONS: Final = 512
 # Who has shown no token yet can hold a connection, too: not all descriptors, and not for long.
@@ -65,27 +71,43 @@ class Address:
         return cls(host, number)
 
 
-def read_token(file: Path | None, given: str, address: Address) -> tuple[str, bool]:
-    """The token that clients must send, and whether it was made up here.
+def read_tokens(
+    files: Sequence[Path], given: str, address: Address
+) -> tuple[Mapping[str, str], bool]:
+    """The tokens that clients may send, by the names of their files, and whether one was made up.
 
     Only where nobody but this machine listens it is made up: elsewhere, who is to be let in has to
     have been told before.
     """
-    if file is not None:
-        given = _file_token(file)
-    if not given:
-        if not address.is_loopback:
+    tokens: dict[str, str] = {}
+    for file in files:
+        name = _NOT_IN_A_NAME.sub("_", file.stem)[:_LONGEST_IDENTITY]
+        token = _checked(_file_token(file))
+        if name in tokens or token in tokens.values():
             raise ConfigurationError(
-                f"{address.host} can be reached from other machines; that takes a token",
-                hint="give --token-file FILE, or listen on 127.0.0.1",
+                f"the token file {file} has the name or the token of another one",
+                hint="give each client a token of its own, in a file with a name of its own",
             )
-        return secrets.token_urlsafe(32), True
-    if not _SHORTEST_TOKEN <= len(given) <= _LONGEST_TOKEN or not given.isascii():
+        tokens[name] = token
+    if tokens:
+        return tokens, False
+    if given:
+        return {_ONLY: _checked(given)}, False
+    if not address.is_loopback:
+        raise ConfigurationError(
+            f"{address.host} can be reached from other machines; that takes a token",
+            hint="give --token-file FILE, or listen on 127.0.0.1",
+        )
+    return {_ONLY: secrets.token_urlsafe(32)}, True
+
+
+def _checked(token: str) -> str:
+    if not _SHORTEST_TOKEN <= len(token) <= _LONGEST_TOKEN or not token.isascii():
         raise ConfigurationError(
             f"the token must have at least {_SHORTEST_TOKEN} characters, all of them ASCII",
             hint="openssl rand -hex 32 makes one",
         )
-    return given, False
+    return token
 
 
 def _file_token(file: Path) -> str:
@@ -106,21 +128,30 @@ def _file_token(file: Path) -> str:
 
 
 class Guard:
-    """Lets a request in that names us by address, comes from no foreign page, and has the token."""
+    """Lets a request in that names us by address, comes from no foreign page, and has a token.
 
-    def __init__(self, app: ASGIApp, token: str, names: Iterable[str]) -> None:
+    Says whose token it is, so that nobody goes on with what was begun with another one.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: Mapping[str, str], names: Iterable[str]) -> None:
         self._app = app
-        self._token = token.encode()
+        self._tokens = {name: token.encode() for name, token in tokens.items()}
         self._names = {"localhost", *names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass it on, or answer why not."""
-        if scope["type"] == "http" and (refusal := self._refusal(scope)):
-            await _refuse(send, *refusal)
-        elif scope["type"] in ("http", "lifespan"):
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            found = self._who(scope)
+            if isinstance(found, str):
+                access = AccessToken(token="", client_id=found, scopes=[])
+                await self._app({**scope, "user": AuthenticatedUser(access)}, receive, send)
+            else:
+                await _refuse(send, *found)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+    def _who(self, scope: Scope) -> str | tuple[int, str]:
+        """The name of the token, or why the request is refused."""
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value)
@@ -131,9 +162,13 @@ class Guard:
             return 403, "the Origin is another site"
         sent = headers.get(b"authorization", [])
         kind, _, token = (sent[0] if len(sent) == 1 else b"").partition(b" ")
-        if kind.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-            return 401, "the bearer token is missing or wrong"
-        return None
+        # Each is compared, so that the time says nothing about which one it is like.
+        known = [
+            name
+            for name, each in self._tokens.items()
+            if hmac.compare_digest(token.strip(), each) and kind.lower() == b"bearer"
+        ]
+        return known[0] if known else (401, "the bearer token is missing or wrong")
 
     def _is_ours(self, url: bytes) -> bool:
         """Is the host an address, or a name that we know? A page that was lured to us has another:
@@ -215,7 +250,11 @@ class Listener:
     """A server that listens from the start, and serves until it is told to stop."""
 
     def __init__(
-        self, server: Server[Any], address: Address, token: str, names: Iterable[str] = ()
+        self,
+        server: Server[Any],
+        address: Address,
+        tokens: Mapping[str, str],
+        names: Iterable[str] = (),
     ) -> None:
         app = server.streamable_http_app(
             host=address.host,
@@ -225,7 +264,7 @@ class Listener:
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
         config = uvicorn.Config(
-            Guard(app, token, names),
+            Guard(app, tokens, names),
             log_config=None,
             access_log=False,
             server_header=False,

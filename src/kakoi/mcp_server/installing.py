@@ -9,9 +9,9 @@ from mcp_types import CallToolResult
 
 from kakoi.config.packages import installer_from, installer_policy, list_folder
 from kakoi.errors import ExecutionError
-from kakoi.mcp_server.house import House, ToolCall
+from kakoi.mcp_server.house import House, InstallKey, ToolCall
 from kakoi.mcp_server.progress import telling_progress
-from kakoi.mcp_server.replies import said, with_trailer
+from kakoi.mcp_server.replies import how_to_go_on, said, with_trailer
 from kakoi.packages.allowlist import InstallRequest
 from kakoi.packages.install import Installed, read_lists, requests_from
 from kakoi.packages.places import InSandbox
@@ -25,7 +25,7 @@ async def install_package(house: House, call: ToolCall) -> CallToolResult:
     """Install one listed package; after `yield_ms` it goes on, and the same call waits for it."""
     given = call.arguments
     (request,) = requests_from(given["type"], [given["package"]])
-    key = (call.session.owner, request)
+    key = (call.session.scope, request)
     task = house.installs.get(key)
     if task is None:
         if len(house.installs) >= _MOST_INSTALLS:
@@ -48,8 +48,11 @@ async def install_package(house: House, call: ToolCall) -> CallToolResult:
         raise
     if done is None:
         told = f"{request.type} {shown(request.package)} is still being installed"
+        session = call.session.told_name
+        house.sessions.keep(call.session)
         more = "the same call again waits for it"
-        return said(with_trailer("", told, more), {"running": True})
+        meta = {"running": True} | ({"session": session} if session else {})
+        return said(with_trailer("", told, more, how_to_go_on(session)), meta)
     return _answer(house, done)
 
 
@@ -79,7 +82,7 @@ async def _install(house: House, call: ToolCall, request: InstallRequest) -> Ins
         return await installer.install(request)
 
 
-def _forget(house: House, key: tuple[str, InstallRequest], task: "asyncio.Task[Installed]") -> None:
+def _forget(house: House, key: InstallKey, task: "asyncio.Task[Installed]") -> None:
     house.installs.pop(key, None)
     if not task.cancelled():
         task.exception()  # Seen, even if the client does not ask again.

@@ -79,10 +79,13 @@ def result_reply(
     stderr: Output,
     left: Mapping[str, str] | None = None,
     unkept: Sequence[str] = (),
+    *,
+    session: str = "",
 ) -> CallToolResult:
     """A command that has ended. A non-zero exit is an answer, too.
 
     `left`: the variables that it exported and the next command will not have, and why.
+    `session`: what the client has to present to go on from there.
     """
     text, spans = both(stdout.text, stderr.text)
     cut = [
@@ -99,8 +102,10 @@ def result_reply(
         *cut,
         not_kept(left or {}),
         f"job {job}",
+        how_to_go_on(session),
     )
     meta = result_meta(job, result, left, unkept) | {"spans": spans, "truncated": bool(cut)}
+    meta |= {"session": session} if session else {}
     return said(told, meta, is_error=result.reason in _OURS)
 
 
@@ -161,11 +166,20 @@ def result_meta(
     }
 
 
-def running_reply(job: str, elapsed_ms: int, stdout: Output, stderr: Output) -> CallToolResult:
-    """A command that goes on."""
+def how_to_go_on(session: str) -> str:
+    """What to present with the next command, for a trailer; empty if that is nothing."""
+    return f'session="{session}" goes on from here' if session else ""
+
+
+def running_reply(
+    job: str, elapsed_ms: int, stdout: Output, stderr: Output, *, session: str = ""
+) -> CallToolResult:
+    """A command that goes on. `session`: as in `result_reply`."""
     text, spans = both(stdout.text, stderr.text)
     more = f'read_output(job_id="{job}", offset={len(stdout.data)}, wait_ms=30000) goes on'
-    told = with_trailer(text, "still running", f"{elapsed_ms} ms", f"job {job}", more)
+    told = with_trailer(
+        text, "still running", f"{elapsed_ms} ms", f"job {job}", more, how_to_go_on(session)
+    )
     meta = {
         "job_id": job,
         "running": True,
@@ -174,6 +188,7 @@ def running_reply(job: str, elapsed_ms: int, stdout: Output, stderr: Output) -> 
         "stderr_offset": len(stderr.data),
         "spans": spans,
     }
+    meta |= {"session": session} if session else {}
     return said(told, meta)
 
 

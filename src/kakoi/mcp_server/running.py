@@ -54,10 +54,10 @@ async def execute_command(house: House, call: ToolCall) -> CallToolResult:
         house.sessions.has_started(command.id, call.session)
         result = await _watch(house, call, command.id, yield_s)
         if result is None:
-            return await _still_running(house, command, round((clock() - began) * 1000))
+            return await _still_running(house, call, command, round((clock() - began) * 1000))
         if result.reason is Reason.TIMED_OUT:
             result = replace(result, error=f"the limit was {command.timeout_s:g} s")
-        return await _has_ended(house, command.id, result)
+        return await _has_ended(house, call, command.id, result)
     except asyncio.CancelledError:
         # The client does not want it any more: all of it ends before another has its turn.
         with (
@@ -105,7 +105,9 @@ async def _watch(house: House, call: ToolCall, job: str, yield_s: float) -> Exec
     )
 
 
-async def _has_ended(house: House, job: str, result: ExecutionResult) -> CallToolResult:
+async def _has_ended(
+    house: House, call: ToolCall, job: str, result: ExecutionResult
+) -> CallToolResult:
     left = await _go_on_from(house, job, result)
     limit = house.execution.max_output_size
     outputs = {}
@@ -114,7 +116,15 @@ async def _has_ended(house: House, job: str, result: ExecutionResult) -> CallToo
         if total:
             data = await _head(await house.gate_channel(), job, stream, limit)
         outputs[stream] = Output(data, len(data) >= total)
-    return result_reply(job, result, outputs["stdout"], outputs["stderr"], left, _unkept(house))
+    return result_reply(
+        job,
+        result,
+        outputs["stdout"],
+        outputs["stderr"],
+        left,
+        _unkept(house),
+        session=call.session.told_name,
+    )
 
 
 async def _go_on_from(house: House, job: str, result: ExecutionResult) -> Mapping[str, str]:
@@ -146,14 +156,17 @@ def _totals(result: ExecutionResult) -> dict[Stream, int]:
     return {"stdout": result.stdout_bytes, "stderr": result.stderr_bytes}
 
 
-async def _still_running(house: House, command: Command, elapsed_ms: int) -> CallToolResult:
+async def _still_running(
+    house: House, call: ToolCall, command: Command, elapsed_ms: int
+) -> CallToolResult:
     channel = await house.gate_channel()
     limit = house.execution.max_output_size
     heads = [
         whole_characters(await _head(channel, command.id, stream, limit))
         for stream in ("stdout", "stderr")
     ]
-    return running_reply(command.id, elapsed_ms, *(Output(head, ended=False) for head in heads))
+    outputs = (Output(head, ended=False) for head in heads)
+    return running_reply(command.id, elapsed_ms, *outputs, session=call.session.told_name)
 
 
 async def _head(channel: Channel, job: str, stream: Stream, limit: int) -> bytes:
@@ -234,13 +247,13 @@ async def stop_command(house: House, call: ToolCall) -> CallToolResult:
 
 
 async def list_jobs(house: House, call: ToolCall) -> CallToolResult:
-    """The jobs of this connection, running or not."""
+    """The jobs of this connection, or of the session that was presented, running or not."""
     channel = await house.channel()
     jobs = [] if channel is None else await channel.list_jobs()
     ours = [
         (job, session)
         for job in jobs
-        if (session := house.sessions.of_job(job.id)) and session.owner == call.session.owner
+        if (session := house.sessions.of_job(job.id)) and session.scope == call.session.scope
     ]
     lines = [_job_line(job, session.name) for job, session in ours]
     running = sum(job.running for job, _ in ours)
@@ -261,10 +274,10 @@ def _job_line(job: JobInfo, session: str) -> str:
 
 
 async def _channel_to(house: House, call: ToolCall, job: str) -> Channel:
-    """The way to a job that was started over this connection: another's is none."""
+    """The way to a job of this caller: another's is none, and its id cannot be guessed."""
     channel = await house.channel()
     session = house.sessions.of_job(job)
-    if channel is None or session is None or session.owner != call.session.owner:
+    if channel is None or session is None or session.caller != call.session.caller:
         raise ConfigurationError(
             f"there is no job {job!r}", hint="list_jobs shows them; old ones are forgotten"
         )

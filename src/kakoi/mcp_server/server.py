@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from functools import partial
 from typing import Any, Final
 
 from mcp.server.context import ServerRequestContext
@@ -18,6 +19,7 @@ from mcp_types import (
     InputRequiredResult,
     ListPromptsResult,
     ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     PaginatedRequestParams,
     Prompt,
@@ -25,6 +27,7 @@ from mcp_types import (
     ReadResourceRequestParams,
     ReadResourceResult,
     Resource,
+    ResourceTemplate,
     TextContent,
     TextResourceContents,
 )
@@ -41,9 +44,11 @@ from kakoi.errors import (
 )
 from kakoi.mcp_server.arguments import read_arguments, schema_of
 from kakoi.mcp_server.asking import MustAsk, Person
+from kakoi.mcp_server.callers import caller_of
 from kakoi.mcp_server.house import House, ToolCall
 from kakoi.mcp_server.replies import error_reply
-from kakoi.mcp_server.tools import DEFAULT_SESSION, OFFERS
+from kakoi.mcp_server.sessions import DEFAULT_SESSION
+from kakoi.mcp_server.tools import OFFERS
 from kakoi.policy.describing import policy_as_dict, policy_as_text
 from kakoi.printable import shown
 from kakoi.sandbox.adapter import with_way_out
@@ -54,6 +59,7 @@ _SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _AUDIT_RECORDS: Final = 200
 _PROMPT: Final = "command_execution"
 _AUDIT, _POLICY, _POLICY_JSON = "kakoi://audit", "kakoi://policy", "kakoi://policy.json"
+_JSONL: Final = "application/jsonl"
 _INSTRUCTIONS: Final = (
     "Commands run in a sandbox with the workspace {workspace}. Every one is judged first: a "
     "refusal says why and what to do instead; do not try to get around it. A command that takes "
@@ -74,6 +80,7 @@ def make_server(house: House) -> Server[Any]:
         on_list_tools=doors.list_tools,
         on_call_tool=doors.call_tool,
         on_list_resources=doors.list_resources,
+        on_list_resource_templates=doors.list_resource_templates,
         on_read_resource=doors.read_resource,
         on_list_prompts=doors.list_prompts,
         on_get_prompt=doors.get_prompt,
@@ -126,13 +133,9 @@ class _Handlers:
     def _call(self, context: Context, name: str, params: CallToolRequestParams) -> ToolCall:
         given = {key: value for key, value in (params.arguments or {}).items() if value is not None}
         arguments = read_arguments(OFFERS[name].arguments, given)
-        session_name = arguments.get("session", DEFAULT_SESSION)
-        if not _SESSION_NAME.fullmatch(session_name):
-            raise ConfigurationError("`session` must be 1 to 64 of A-Z a-z 0-9 . _ -")
-        session = self._house.sessions.get(_connection(context), session_name)
-        person = Person(
-            context, params.input_responses or {}, session, arguments.get("description", "")
-        )
+        session_name = _checked_name(arguments.get("session", DEFAULT_SESSION))
+        session = self._house.sessions.get(caller_of(context), session_name)
+        person = Person(context, params, session, self._house.questions)
         return ToolCall(
             context=context,
             session=session,
@@ -147,7 +150,7 @@ class _Handlers:
         self, _context: Context, _params: PaginatedRequestParams | None
     ) -> ListResourcesResult:
         told = (
-            (_AUDIT, "audit log", f"The last {_AUDIT_RECORDS} records.", "application/jsonl"),
+            (_AUDIT, "audit log", f"Your last {_AUDIT_RECORDS} records.", _JSONL),
             (_POLICY, "policy", "What may run, and why.", "text/plain"),
             (_POLICY_JSON, "policy for programs", "What may run, as JSON.", "application/json"),
         )
@@ -158,17 +161,25 @@ class _Handlers:
             ]
         )
 
+    async def list_resource_templates(
+        self, _context: Context, _params: PaginatedRequestParams | None
+    ) -> ListResourceTemplatesResult:
+        doc = "The last records of a session, by the name that an answer has told."
+        template = ResourceTemplate(
+            uri_template=f"{_AUDIT}/{{session}}",
+            name="audit log of a session",
+            description=doc,
+            mime_type=_JSONL,
+        )
+        return ListResourceTemplatesResult(resource_templates=[template])
+
     async def read_resource(
-        self, _context: Context, params: ReadResourceRequestParams
+        self, context: Context, params: ReadResourceRequestParams
     ) -> ReadResourceResult:
         uri = str(params.uri)
         policy = self._house.gate.policy
-        if uri == _AUDIT:
-            try:
-                text, kind = await asyncio.to_thread(self._audit), "application/jsonl"
-            except AuditError as error:
-                message = f"{shown(str(error))}; {shown(error.hint)}"
-                raise MCPError(code=INTERNAL_ERROR, message=message) from error
+        if uri == _AUDIT or uri.startswith(f"{_AUDIT}/"):
+            text, kind = await self._audit(context, uri.removeprefix(_AUDIT)[1:]), _JSONL
         elif uri == _POLICY:
             text, kind = policy_as_text(policy), "text/plain"
         elif uri == _POLICY_JSON:
@@ -181,9 +192,22 @@ class _Handlers:
             contents=[TextResourceContents(uri=uri, mime_type=kind, text=text)]
         )
 
-    def _audit(self) -> str:
-        """Redacted already: so it was written."""
-        records = tail(self._house.audit_file, _AUDIT_RECORDS)
+    async def _audit(self, context: Context, name: str) -> str:
+        """The records that this client may read. Redacted already: so they were written."""
+        house, caller = self._house, caller_of(context)
+        if not caller.is_connected and not name:
+            hint = f"{_AUDIT}/SESSION has the records of the session that an answer has named"
+            raise MCPError(
+                code=INVALID_PARAMS, message=f"nobody knows which records are yours; {hint}"
+            )
+        try:
+            session = house.sessions.get(caller, name or DEFAULT_SESSION)
+            wanted = partial(house.may_read, session, named=bool(name))
+            records = await asyncio.to_thread(tail, house.audit_file, _AUDIT_RECORDS, wanted)
+        except (AuditError, ConfigurationError) as error:
+            code = INTERNAL_ERROR if isinstance(error, AuditError) else INVALID_PARAMS
+            message = f"{shown(str(error))}; {shown(error.hint)}"
+            raise MCPError(code=code, message=message) from error
         return b"".join(encode(record) for record in records).decode("ascii")
 
     async def list_prompts(
@@ -210,8 +234,7 @@ class _Handlers:
         )
 
 
-def _connection(context: Context) -> str:
-    """Which connection it is. On stdio there is one; clients of HTTP without sessions share one."""
-    headers = getattr(context.request, "headers", None)
-    found = None if headers is None else headers.get("mcp-session-id")
-    return str(found)[:128] if found else ""
+def _checked_name(session: str) -> str:
+    if not _SESSION_NAME.fullmatch(session):
+        raise ConfigurationError("`session` must be 1 to 64 of A-Z a-z 0-9 . _ -")
+    return session

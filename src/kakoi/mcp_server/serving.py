@@ -40,7 +40,7 @@ class Wanted:
     unfit: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     address: str | None = None
-    token_file: Path | None = None
+    token_files: Sequence[Path] = ()
     token: str = ""
     host_names: Sequence[str] = ()
 
@@ -132,13 +132,13 @@ async def _talk(server: Server[Any], wire: Wire) -> None:
 
 async def _serve_http(house: House, wanted: Wanted, text: str, signals: "_Signals") -> None:
     # Its server is a tenth of the time that it takes to start, and most clients use pipes.
-    from kakoi.mcp_server.http import Address, Listener, read_token
+    from kakoi.mcp_server.http import Address, Listener, read_tokens
 
     address = Address.parse(text)
-    token, is_new = read_token(wanted.token_file, wanted.token, address)
-    listener = Listener(make_server(house), address, token, wanted.host_names)
+    tokens, is_new = read_tokens(wanted.token_files, wanted.token, address)
+    listener = Listener(make_server(house), address, tokens, wanted.host_names)
     _say(f"listening on {listener.url}")
-    if is_new:
+    for token in tokens.values() if is_new else ():
         _say(f"clients send the header `Authorization: Bearer {token}`")
     signals.tell(listener.stop)
     await listener.serve()

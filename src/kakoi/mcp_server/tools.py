@@ -9,15 +9,16 @@ from mcp_types import CallToolResult, Tool, ToolAnnotations
 from kakoi.mcp_server import files, installing, running
 from kakoi.mcp_server.arguments import Argument, schema_of
 from kakoi.mcp_server.house import House, ToolCall
+from kakoi.mcp_server.sessions import DEFAULT_SESSION
 from kakoi.packages.allowlist import ECOSYSTEMS, LONGEST
 
 Work = Callable[[House, ToolCall], Awaitable[CallToolResult]]
-DEFAULT_SESSION: Final = "default"
 
 _SESSION: Final = Argument(
     kind="string",
     doc="Commands of one session go on where the last one ended, with the variables that it "
-    "exported. A variable that the policy would refuse in front of a command is not kept.",
+    "exported. A variable that the policy would refuse in front of a command is not kept. If an "
+    "answer names a session, name it here to go on from there; without it you begin afresh.",
     default=DEFAULT_SESSION,
     longest=64,
 )
@@ -171,8 +172,10 @@ OFFERS: Final[Mapping[str, Offer]] = {
     ),
     "list_jobs": Offer(
         title="List jobs",
-        doc="The jobs of this connection, running or not.",
+        doc="The jobs of this connection, running or not; or those of `session`, if an answer "
+        "has named one.",
         work=running.list_jobs,
+        arguments={"session": _SESSION},
         only_reads=True,
     ),
     "read_file": Offer(
