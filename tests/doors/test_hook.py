@@ -1,6 +1,8 @@
 """`kakoi hook claude-code`: what it answers is Claude Code's protocol, and what it cannot judge it blocks."""
 
 import json
+import os
+import re
 import shlex
 import subprocess
 import sys
@@ -27,6 +29,13 @@ def event(home: Home, command: object, **more: object) -> dict[str, Any]:
         "tool_use_id": "t",
         **more,
     }
+
+
+def kakoi_words(rewritten: str) -> list[str]:
+    """The call of kakoi in a rewritten command."""
+    found = re.fullmatch(r"\{ kakoi_cwd=\$\((.*) 3>&1 1>&4 4>&-\); .*\} 4>&1", rewritten, re.DOTALL)
+    assert found is not None
+    return shlex.split(found[1])
 
 
 NO_OPINION = {"permissionDecision": "none", "permissionDecisionReason": ""}
@@ -144,9 +153,10 @@ def test_what_may_run_is_rewritten_to_run_in_kakoi_as_it_is(home: Home, command:
         "description": "d",
         "timeout": 5000,
     }
-    *argv, text = shlex.split(updated["command"])
+    *argv, text = kakoi_words(updated["command"])
     assert text == command
-    assert argv[1:] == ["run", "--workspace", str(home.project), "--cwd", str(home.project)]
+    where = ["--workspace", str(home.project), "--cwd", str(home.project)]
+    assert argv[1:] == ["run", *where, "--cwd-fd", "3"]
 
 
 def test_the_rewritten_command_runs_as_the_first_would_have(home: Home) -> None:
@@ -167,17 +177,132 @@ def test_a_text_that_begins_with_a_dash_is_no_option(home: Home) -> None:
     home.write(home.config, "policy: {additional: ['--yes']}\n")
     told = answer(home, "--yes", "--confine")
     assert told["permissionDecision"] == "allow"
-    assert shlex.split(told["updatedInput"]["command"])[-1] == " --yes"
+    assert kakoi_words(told["updatedInput"]["command"])[-1] == " --yes"
 
 
 def test_who_agrees_in_the_client_has_agreed(home: Home) -> None:
     told = answer(home, "git commit -m x", "--confine")
     assert told["permissionDecision"] == "ask"
-    assert shlex.split(told["updatedInput"]["command"])[-2:] == ["--yes", "git commit -m x"]
+    assert kakoi_words(told["updatedInput"]["command"])[-2:] == ["--yes", "git commit -m x"]
 
 
 def test_what_is_denied_is_not_rewritten(home: Home) -> None:
     assert "updatedInput" not in answer(home, "sudo id", "--confine")
+
+
+# --- Where the client is ---------------------------------------------------------------------
+
+# A directory's name may be anything but a slash: none of it may be read as more than a name.
+NAMES = [
+    "-",
+    "--help",
+    'it\'s  "quoted" ',
+    "$(touch pwned)`touch pwned`;touch pwned;",
+    "\nline\nbreak\n",
+    "~*\\ü\t",
+]
+
+
+class ClaudeCode:
+    """Runs commands of its Bash tool as the client does: each in a shell of its own, which tells
+    where it ended if it ended well, and the next one begins there."""
+
+    def __init__(self, home: Home, *hook: str) -> None:
+        self._home = home
+        self._hook = hook
+        self.cwd = str(home.project)
+        self._env = {"KAKOI_SANDBOX": "bubblewrap", "CLAUDE_PROJECT_DIR": str(home.project)}
+
+    def bash(self, command: str, shell: str = "/bin/bash") -> tuple[int, bytes]:
+        file = self._home.root / "cwd"
+        file.unlink(missing_ok=True)
+        told = answer(self._home, command, *self._hook, cwd=self.cwd, env=self._env)
+        if told is not NO_OPINION:
+            command = told["updatedInput"]["command"]
+        end = f"pwd -P >| {shlex.quote(str(file))}"
+        done = subprocess.run(
+            [shell, "-c", f"eval {shlex.quote(command)} < /dev/null && {end}"],
+            cwd=self.cwd,
+            env={**self._home.environ, **self._env},
+            stdout=subprocess.PIPE,
+            timeout=120,
+        )
+        if file.exists():
+            self.cwd = os.fsdecode(file.read_bytes())[:-1]
+        return done.returncode, done.stdout
+
+
+@pytest.fixture
+def claude(home: Home) -> ClaudeCode:
+    need("bubblewrap", is_there=has_bubblewrap())
+    return ClaudeCode(home, "--confine")
+
+
+def test_a_confined_cd_is_the_directory_of_the_next_command(home: Home, claude: ClaudeCode) -> None:
+    (home.project / "sub" / "deeper").mkdir(parents=True)
+    plain = ClaudeCode(home)
+    for command in ("cd sub && pwd", "cd deeper; echo hi", "pwd", "cd ../..; pwd", "cd sub; false"):
+        assert claude.bash(command) == plain.bash(command)
+        assert claude.cwd == plain.cwd
+    assert claude.cwd == str(home.project)
+
+
+def test_a_directory_is_a_name_and_nothing_else(home: Home, claude: ClaudeCode) -> None:
+    for name in NAMES:
+        folder = home.project / name
+        folder.mkdir()
+        assert claude.bash(f"cd -- {shlex.quote('./' + name)}")[0] == 0, name
+        assert claude.cwd == str(folder)
+        claude.cwd = str(home.project)
+    odd = home.project / "odd" / os.fsdecode(b"\x1b[31m\xff\r")
+    odd.mkdir(parents=True)
+    assert claude.bash("cd odd/*")[0] == 0
+    assert claude.cwd == str(odd)
+    left = {path.name for path in home.project.iterdir()} - {*NAMES, "odd"}
+    assert left == set()
+    assert not (home.root / "pwned").exists()
+
+
+def test_the_exit_code_the_output_and_the_shell_of_the_client_stay_theirs(
+    home: Home, claude: ClaudeCode
+) -> None:
+    assert claude.bash("printf 'a\\nb'; exit 3") == (3, b"a\nb")
+    assert claude.bash("cat; echo end") == (0, b"end\n")
+    big = claude.bash("head -c 300000 /dev/zero | tr '\\0' x")
+    assert big == (0, b"x" * 300_000)
+    assert claude.cwd == str(home.project)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cd /tmp",
+        "cd /; cd usr",
+        "ln -s /tmp out && cd out",
+        "mkdir gone && cd gone && rmdir ../gone",
+        # What only the shell of the sandbox should say.
+        "echo /tmp >&200",
+        "printf '/tmp\\0' >&200; exec 200>&-",
+        "printf '%s\\n' '/tmp; touch pwned' '$(touch pwned)' >&200",
+        "head -c 9000 /dev/zero | tr '\\0' / >&200",
+    ],
+)
+def test_a_command_leads_the_client_nowhere_else(
+    home: Home, claude: ClaudeCode, command: str
+) -> None:
+    claude.bash(command)
+    assert claude.cwd == str(home.project)
+    assert not (home.project / "pwned").exists()
+
+
+def test_a_command_cannot_write_to_the_descriptor_of_the_client(
+    home: Home, claude: ClaudeCode
+) -> None:
+    (home.project / "sub").mkdir()
+    told = f"{home.project}/sub"
+    for fd in (3, 4, 5):
+        assert claude.bash(f"printf %s '{told}' >&{fd}")[0] != 0
+        assert claude.cwd == str(home.project)
 
 
 # --- What cannot be judged -------------------------------------------------------------------

@@ -50,6 +50,13 @@ def test_a_program_that_is_not_there_is_127_and_named(door: Door) -> None:
     assert door("run", "--allow", "frob", "frob --now")[0] == 127
 
 
+def test_a_descriptor_for_the_directory_must_be_open(door: Door) -> None:
+    for fd, why in (("250", "250 is not open"), ("1", "1 is not in the range")):
+        status, out, err = door("run", "--cwd-fd", fd, "echo hi")
+        assert (status, out) == (125, "")
+        assert why in err
+
+
 def test_a_command_that_a_signal_ended_is_told_apart(door: Door) -> None:
     (door.workspace / "dies.py").write_text("import os; os.kill(os.getpid(), 9)")
     status, _, err = door("run", "--", "python3", "dies.py")

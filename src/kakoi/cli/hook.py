@@ -12,6 +12,9 @@ Facts relied on about Claude Code, from its hooks reference (November 2026), in 
 - Exit status 2 blocks the call, and standard error is the reason. Any other status, a hook that is
   not found and one that takes too long do not block, unless the hook's `onFailure` is `block`
   (Claude Code 2.1.295 and newer).
+- Each Bash call has a bash or zsh of its own, in which the text is evaluated; if that ends well,
+  the shell writes `pwd -P` to a file, and the next call starts there.
+- Nothing in the event says whether the client's own sandbox is on.
 - Some releases of July 2026 drop `updatedInput`, and run what they were told to begin with:
   `kakoi audit` shows whether commands arrive.
 """
@@ -43,6 +46,15 @@ _LONGEST: Final = 8 * 1024 * 1024
 _BLOCK: Final = 2
 _MOST_FINDINGS: Final = 5
 _TIMEOUT_S: Final = 30
+# The shell of the client goes where the confined one ended. It takes that from a descriptor which
+# only kakoi has, as the value of a variable and so never as code; output and exit code are the
+# command's own. In braces, because some releases append a redirection. A user's own `cd` is not
+# called, and a directory that is gone by then changes nothing.
+_AND_GO_THERE: Final = (
+    "{{ kakoi_cwd=$({} 3>&1 1>&4 4>&-); kakoi_status=$?; "
+    '[ -z "$kakoi_cwd" ] || builtin cd -- "$kakoi_cwd" 2>/dev/null; '
+    '(exit "$kakoi_status"); }} 4>&1'
+)
 _STATUS: Final = "Exit status: 0 there is an answer, or no opinion; 2 (which blocks) anything else."
 
 
@@ -125,8 +137,8 @@ def _read(data: bytes) -> Call | None:
 def _answer(call: Call, *, confine: bool) -> dict[str, Any] | None:
     """What Claude Code is told; None is no opinion.
 
-    The policy allows what is fine behind a wall. Where there is none, that is not enough to spare
-    the user the question that Claude Code would ask.
+    The policy allows what is fine behind a wall. Where there is none of ours, and nobody says
+    whether there is one of the client's, that is not enough to spare the user its question.
     """
     loaded = load_settings(call.project)
     policy = policy_from(loaded.settings.policy, roots=[call.project], origin="settings")
@@ -164,8 +176,9 @@ def _confined(call: Call, *, yes: bool) -> str:
     """The command as one that runs it in kakoi. `yes`: the user agrees by letting it run."""
     # A text that begins with a dash would be taken for an option, and `--` makes it a program.
     text = f" {call.command}" if call.command.startswith("-") else call.command
-    where = ["--workspace", call.project, "--cwd", call.cwd]
-    return shlex.join([*own_argv(), "run", *where, *(["--yes"] if yes else []), text])
+    where = ["--workspace", call.project, "--cwd", call.cwd, "--cwd-fd", "3"]
+    argv = [*own_argv(), "run", *where, *(["--yes"] if yes else []), text]
+    return _AND_GO_THERE.format(shlex.join(argv))
 
 
 def _settings(*, confine: bool) -> dict[str, Any]:

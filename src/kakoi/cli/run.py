@@ -31,6 +31,16 @@ class RunsWords(Runs):
         return rest
 
 
+def _private(_context: click.Context, _parameter: click.Parameter, fd: int | None) -> int | None:
+    """A descriptor of the caller, which nothing that we start inherits."""
+    if fd is not None:
+        try:
+            os.set_inheritable(fd, False)
+        except OSError:
+            raise click.BadParameter(f"{fd} is not open") from None
+    return fd
+
+
 @click.command(cls=RunsWords, epilog=_STATUS, context_settings={"allow_interspersed_args": False})
 @click.argument("words", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @place_options
@@ -54,6 +64,13 @@ class RunsWords(Runs):
 @click.option("-t", "--tty", is_flag=True, help="Run it on a terminal of its own.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give it an empty standard input.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it has ended.")
+@click.option(
+    "--cwd-fd",
+    type=click.IntRange(min=3),
+    callback=_private,
+    metavar="FD",
+    help="Write to this descriptor in which directory of the workspace the shell ended, and a `/`.",
+)
 @quiet_option
 @verbose_option
 @click.pass_context
@@ -70,6 +87,7 @@ def command(
     tty: bool,
     no_stdin: bool,
     as_json: bool,
+    cwd_fd: int | None,
     quiet: bool,
     verbose: bool,
     **_settings: object,
@@ -93,6 +111,7 @@ def command(
         timeout_s=execution.timeout_seconds,
         idle_timeout_s=idle_timeout,
         max_output_bytes=execution.max_output_size,
+        report_shell=cwd_fd is not None,
     )
     session = Session(
         place=place,
@@ -102,6 +121,7 @@ def command(
         quiet=quiet,
         verbose=verbose,
         as_json=as_json,
+        cwd_fd=cwd_fd,
     )
     sys.exit(session.run([wanted]))
 

@@ -40,6 +40,7 @@ from kakoi.policy.rules import Policy
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.commands import Command
 from kakoi.sandbox.adapter import Holding, Limits, SandboxAdapter, with_way_out
+from kakoi.sandbox.workspace import within
 
 _log = logging.getLogger(__name__)
 FAILED: Final = 125
@@ -102,6 +103,7 @@ class Session:
     `stdin`: the command gets ours. `quiet`: of our own words only warnings and failures.
     `verbose`: on the way, what is being done and how long it took.
     `as_json`: the output is not passed on; one object on standard output tells everything.
+    `cwd_fd`: where to write in which directory the shell ended.
     `remedy`: how a domain is allowed that was refused.
     """
 
@@ -112,6 +114,7 @@ class Session:
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
+    cwd_fd: int | None = None
     remedy: str = "--allow-domain {}"
 
     def run(self, commands: Sequence[Command]) -> int:
@@ -162,6 +165,8 @@ class Session:
             if result.reason is not Reason.NEVER_STARTED or result.exit_code != NOT_FOUND:
                 break
         self._tell_result(result, command, *_where(gate.sandbox))
+        if self.cwd_fd is not None and result.cwd:
+            self._tell_directory(self.cwd_fd, result.cwd)
         return result.exit_code
 
     async def _run_one(self, gate: Gate, command: Command, stdin: Input | None) -> ExecutionResult:
@@ -198,6 +203,14 @@ class Session:
             say_blocked(result, remedy=self.remedy)
             if words := ending_in_words(result, command):
                 say(words)
+
+    def _tell_directory(self, fd: int, cwd: str) -> None:
+        """Where the shell ended, if that is a directory of the workspace: a sandbox can say
+        anything. What ends with a slash is what it was, also for a shell that cuts line ends."""
+        found = os.path.realpath(cwd)
+        if within(found, self.place.directory) and os.path.isdir(found):
+            with contextlib.suppress(OSError, OutputClosed):
+                write_all(fd, os.fsencode(found) + b"/")
 
     def _tell_interruption(self, number: int) -> int:
         words = interruption_in_words(number)
