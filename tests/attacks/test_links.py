@@ -1,5 +1,6 @@
 """Games with links: what a name means changes between the look and the use."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -7,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from kakoi.errors import KakoiError
-from kakoi.runner.commands import Command
-from tests.attacks.conftest import PATIENCE_S, Place
+from kakoi.runner.commands import Channel, Command
+from tests.attacks.conftest import Place
+from tests.attacks.swapping import SECRET, SWAPPER, WAIT_S, swaps
+from tests.overlay.snapshots import exactly
 
 pytestmark = pytest.mark.anyio
-
-SECRET = "not for them"
 
 
 @pytest.fixture
@@ -24,43 +25,48 @@ def outside(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# `swap` is a folder of theirs and a link to ours by turns, as fast as they can.
-SWAPPING = """
-import os, sys
-os.makedirs("real", exist_ok=True)
-open("real/file", "w").write("theirs")
-os.path.lexists("link") or os.symlink(sys.argv[1], "link")
-os.path.lexists("swap") or os.symlink("real", "swap")
-print("ready", flush=True)
-for _ in range(200_000):
-    for target in (sys.argv[1], "real"):
-        try:
-            os.symlink(target, "next")
-            os.rename("next", "swap")
-        except OSError:
-            pass
-"""
-
-
+@swaps
 async def test_a_link_swapped_under_our_file_tools_leads_nowhere(
-    place: Place, outside: Path
+    place: Place, outside: Path, count: int
 ) -> None:
     """Files over the channel: read, written and listed with the rights of commands, never ours."""
+    (outside / "secret name").touch()
+    before = exactly(outside)
+    made = await place.bash(
+        "rm -rf swap other link; mkdir swap; printf theirs > swap/file; "
+        f"ln -s '{outside}' other; ln -s '{outside}' link"
+    )
+    assert made.exit_code == 0, made
     channel = await place.sandbox.channel()
-    command = Command(command=["python3", "-I", "-c", SWAPPING, str(outside)], timeout_s=PATIENCE_S)
-    seen = set()
-    async with channel.open(command) as running:
-        await anext(aiter(running.output()))
-        for _ in range(150):
-            for path in ("swap/file", "link/file"):
-                try:
-                    seen.add(await channel.read_file(f"{place.inside}/{path}"))
-                    await channel.write_file(f"{place.inside}/{path}", b"theirs")
-                except (OSError, KakoiError):
-                    continue
-    assert seen == {b"theirs"}
-    assert (outside / "file").read_text() == SECRET
-    assert sorted(os.listdir(outside)) == ["file"]
+    argv = ["python3", "-I", "-c", SWAPPER, str(count), "swap", "other"]
+    swapper = Command(command=argv, timeout_s=WAIT_S)
+    await channel.start(swapper)
+    seen: set[bytes] = set()
+    rounds, result = 0, None
+    while result is None or rounds < 20:
+        rounds += 1
+        for folder in ("swap", "link"):
+            seen |= await _use_every_tool(channel, f"{place.inside}/{folder}")
+        result = result or await channel.wait_job(swapper.id, wait_s=0)
+    assert result.exit_code == 0, result
+    assert seen <= {b"theirs", b"file"}
+    assert b"theirs" in seen
+    assert exactly(outside) == before
+
+
+async def _use_every_tool(channel: Channel, folder: str) -> set[bytes]:
+    """What was seen of files and their names; drafts of our own have names of their own."""
+    seen: set[bytes] = set()
+    with contextlib.suppress(OSError, KakoiError):
+        seen.add(await channel.read_file(f"{folder}/file"))
+    with contextlib.suppress(OSError, KakoiError):
+        await channel.write_file(f"{folder}/file", b"theirs", mode=0o600)
+    with contextlib.suppress(OSError, KakoiError):
+        names = {os.fsencode(each.name) for each in await channel.list_files(folder)}
+        seen |= {name for name in names if not name.startswith(b".kakoi-")}
+    with contextlib.suppress(OSError, KakoiError):
+        await channel.stat_file(f"{folder}/file")
+    return seen
 
 
 async def test_a_hard_link_to_a_file_outside_cannot_be_made(place: Place, outside: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import posixpath
-import tempfile
+import secrets
 from pathlib import Path
 
 import click
@@ -85,17 +85,27 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, data: bytes, name: str) -> None:
-    """All of it or nothing: a file that was there stays until the new one is whole."""
+    """All of it or nothing: a file that was there stays until the new one is whole.
+
+    By descriptors: commands may be able to write to that directory, and to swap what is in it.
+    """
     target = path / name if path.is_dir() else path
-    fd, part = tempfile.mkstemp(prefix=".kakoi-", dir=target.parent)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with open(fd, "wb") as file:
-            file.write(data)
-        os.chmod(part, 0o644)
-        os.replace(part, target)
-    except BaseException:
-        os.unlink(part)
-        raise
+        part = f".kakoi-{secrets.token_hex(8)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(part, flags, 0o600, dir_fd=folder)
+        try:
+            with open(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fchmod(fd, 0o644)
+            os.replace(part, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.unlink(part, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
 
 
 def _too_big(size: int) -> ConfigurationError:

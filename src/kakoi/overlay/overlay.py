@@ -14,7 +14,7 @@ from kakoi.overlay.comparing import Found, find_changes, hard_links
 from kakoi.overlay.diffing import Difference, differences
 from kakoi.overlay.journal import Journal
 from kakoi.overlay.store import MOST_CHECKPOINTS, Lock, State, Store, check_name, overlays_folder
-from kakoi.overlay.trees import FOLDER, split
+from kakoi.overlay.trees import FOLDER, held_folder, split
 from kakoi.overlay.values import Applied, Change, Mounts
 from kakoi.overlay.walking import Pair, Stack
 
@@ -93,7 +93,9 @@ class Overlay:
         """The same, with the lines that differ; of all, or of these paths and what is below."""
         with self._looking() as seen:
             if seen is not None:
-                yield from differences(seen[1], self._selected(seen[0], paths))
+                wanted = self._selected(seen[0], paths)
+                with self._as_sandbox_error():
+                    yield from differences(seen[1], wanted)
 
     def checkpoints(self) -> list[str]:
         """Their names, the oldest first."""
@@ -213,18 +215,24 @@ class Overlay:
             if tidy:
                 remove_half(project, journal)
             conflicts = _Conflicts(stack, state.since_ns, journal)
-            try:
+            with self._as_sandbox_error():
                 found = find_changes(stack, conflicts)
-            except OSError as error:
-                raise SandboxError(
-                    f"cannot compare {self._project} with its overlay: {error}",
-                    details={"project": self._project, "errno": error.errno},
-                    hint="chmod u+rwx, of the directories that it is in as well"
-                    if isinstance(error, PermissionError)
-                    else "is somebody changing it right now? try again",
-                ) from error
             ours = [each for each in found if split(each.pair.path)[1] != name]
             yield ours, stack, journal
+
+    @contextlib.contextmanager
+    def _as_sandbox_error(self) -> Iterator[None]:
+        """What goes wrong in there, told with the way out."""
+        try:
+            yield
+        except OSError as error:
+            raise SandboxError(
+                f"cannot compare {self._project} with its overlay: {error}",
+                details={"project": self._project, "errno": error.errno},
+                hint="chmod u+rwx, of the directories that it is in as well"
+                if isinstance(error, PermissionError)
+                else "is somebody changing it right now? try again",
+            ) from error
 
     def _selected(self, found: Sequence[Found], paths: Sequence[str]) -> list[Found]:
         """What is at these paths or below, with the directories that have to be made for it."""
@@ -291,12 +299,13 @@ def _open_layer(path: Path) -> int:
     try:
         return os.open(path, FOLDER)
     except PermissionError:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        path.chmod(0o700)
-        try:
-            return os.open(path, FOLDER)
-        finally:
-            path.chmod(mode)
+        with held_folder(path) as held:
+            mode = stat.S_IMODE(os.stat(held).st_mode)
+            os.chmod(held, 0o700)
+            try:
+                return os.open(path, FOLDER)
+            finally:
+                os.chmod(held, mode)
 
 
 def _refuse_mounts_below(project: str) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.homes import environment, state_folder
-from kakoi.overlay.trees import FOLDER
+from kakoi.overlay.trees import FOLDER, held_folder
 from kakoi.removing import empty
 
 _VERSION = 1
@@ -150,7 +150,8 @@ class Store:
         names = sorted(self.layers.iterdir()) if self.layers.is_dir() else []
         taken = max((int(each.name) for each in self._trash.iterdir()), default=0)
         for number, path in enumerate((each for each in names if each.name not in kept), taken + 1):
-            path.chmod(0o700)
+            with contextlib.suppress(NotADirectoryError), held_folder(path) as folder:
+                os.chmod(folder, 0o700)  # One that is shut cannot be moved.
             path.rename(self._trash / str(number))
 
     def clear(self) -> None:
@@ -297,9 +298,10 @@ def _check_attributes(folder: Path) -> None:
 
 def _lend(path: Path, like: os.stat_result, mode: int) -> None:
     """Give it the owner of something else: who may write there may write here."""
-    if os.geteuid() == 0:
-        os.chown(path, like.st_uid, like.st_gid)
-    path.chmod(mode)
+    with held_folder(path) as folder:
+        if os.geteuid() == 0:
+            os.chown(folder, like.st_uid, like.st_gid)
+        os.chmod(folder, mode)
 
 
 def _who_has(layers: Path) -> str:

@@ -14,6 +14,17 @@ _ACLS = ("system.posix_acl_access", "system.posix_acl_default")
 
 
 @contextlib.contextmanager
+def held_folder(path: str | os.PathLike[str]) -> Iterator[str]:
+    """A name for that very directory, also if another one or a link takes its place, and if it is
+    shut. NotADirectoryError: it is a link, or something else."""
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
 def folder(root: int, path: bytes, *, pry: bool = False) -> Iterator[int]:
     """The directory at `path` below the descriptor `root`, walked to link by link.
 
