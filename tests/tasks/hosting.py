@@ -4,7 +4,7 @@ import subprocess
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_network
@@ -39,6 +39,13 @@ def bridge() -> str:
 def containers(owner: str) -> list[str]:
     form = ["--format", "{{.Names}}", "--filter", f"label=kakoi.owner={owner}"]
     return sorted(docker("ps", "-a", *form).split())
+
+
+def program_of(command: str, args: Sequence[str]) -> str:
+    """A program and its first word, as it was started; of git behind its limits, those of git."""
+    if command == "sh" and args[2:3] == ["git"]:  # sh -c SCRIPT git BLOCKS KIB …
+        return f"git {args[5]}"
+    return f"{command} {args[0]}"
 
 
 def wait_until(true: Callable[[], object]) -> None:

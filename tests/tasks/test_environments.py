@@ -26,7 +26,7 @@ from kakoi.tasks.recording import SESSION
 from kakoi.tasks.task import Task
 from tests.fakes import RecordingExecutor, answer
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import GitServer, a_task, containers, docker, now, wait_until
+from tests.tasks.hosting import GitServer, a_task, containers, docker, now, program_of, wait_until
 
 # Directories are copied into it, then.
 NO_DISK = Limits(disk_bytes=None)
@@ -106,7 +106,8 @@ async def test_a_life_in_its_order(git: GitServer, make: Make, owner: str) -> No
     assert "--name" in executor.spawned[3]
     assert f"coding-agent-exec-{task.uuid}" in executor.spawned[3]
     # Our own git fetches the project, once; the rest of git runs inside.
-    assert [words[6] for words in executor.spawned if words[3:4] == ["git"]] == ["clone"]
+    started = [program_of(words[0], words[1:]) for words in executor.spawned]
+    assert [each for each in started if each.startswith("git")] == ["git clone"]
     assert isinstance(info, ContainerInfo)
     assert (info.task_uuid, info.workspace_path, info.status) == (task.uuid, "/workspace/project", "ready")  # fmt: skip
     assert info.created_at.tzinfo is not None

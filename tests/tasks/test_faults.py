@@ -31,6 +31,7 @@ from tests.tasks.hosting import (
     containers,
     docker,
     now,
+    program_of,
     start_server,
     wait_until,
 )
@@ -69,7 +70,7 @@ class Breaking(ProcessExecutor):
     async def spawn(
         self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
     ) -> ProcessResult:
-        self.steps.append(f"{command} {args[0]}")
+        self.steps.append(program_of(command, args))
         if len(self.steps) != self.at:
             return await super().spawn(command, args, options)
         try:

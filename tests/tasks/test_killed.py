@@ -26,7 +26,7 @@ import asyncio, sys
 from kakoi.process.executor import ProcessExecutor
 from kakoi.tasks.environments import *
 from kakoi.tasks.task import Task
-from tests.tasks.hosting import PYTHON, now
+from tests.tasks.hosting import PYTHON, now, program_of
 
 owner, uuid, repository, stop_at = sys.argv[1:]
 number = 0
@@ -40,9 +40,9 @@ async def step(name):
 
 class Stepping(ProcessExecutor):
     async def spawn(self, command, args=(), options=None):
-        await step(f"before {command} {args[0]}")
+        await step(f"before {program_of(command, args)}")
         result = await super().spawn(command, args, options)
-        await step(f"after {command} {args[0]}")
+        await step(f"after {program_of(command, args)}")
         return result
 
 class Manager(ExecutionEnvironmentManager):

@@ -16,7 +16,7 @@ from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.remotes import ssh_command
 from kakoi.tasks.task import container_name
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import WAIT_S, a_task, containers, docker, wait_until
+from tests.tasks.hosting import WAIT_S, a_task, containers, docker, program_of, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -124,8 +124,7 @@ class Watching(ProcessExecutor):
         self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
     ) -> ProcessResult:
         if "SSH_AUTH_SOCK" in (options.env or {}):
-            # After what limits it: sh -c SCRIPT git BLOCKS KIB …
-            self.lent.append(f"{args[2]} {args[5]}")
+            self.lent.append(program_of(command, args))
         return await super().spawn(command, args, options)
 
 
