@@ -8,18 +8,16 @@ from kakoi.config.environments import environment_options
 from kakoi.config.settings import PackagesSection, PolicySettings, Settings
 from kakoi.packages.allowlist import AllowlistConfig, parse
 from kakoi.packages.install import read_lists
-from kakoi.tasks.environments import ContainerInfo
+from kakoi.runner.commands import Command
+from kakoi.tasks.checkout import PROJECT
+from kakoi.tasks.installing import install_all
+from kakoi.tasks.values import Installed
 from tests.tasks.conftest import Make
 from tests.tasks.hosting import a_repository, a_task
 
 pytestmark = pytest.mark.anyio
 
 LISTS = AllowlistConfig(pip=parse("pip", "requests\n"), npm=parse("npm", "typescript\n"))
-
-
-async def prepared(make: Make, image: str, repository: str) -> ContainerInfo:
-    manager = make(image=image, lists=LISTS, network="none")
-    return await manager.prepare(a_task(repository))
 
 
 @pytest.mark.requirement("X-34")
@@ -57,42 +55,61 @@ async def test_a_file_of_listed_names_is_installed(make: Make, image: str, tmp_p
     info = await manager.prepare(a_task(a_repository(tmp_path / "p", files)))
     node, python = info.installed
     assert node.ok, node.said
+    assert "--ignore-scripts" in node.step.command
     result = await manager.execute(info.container_id, "ls /workspace")
-    assert "ran" in result.stdout.split()
+    assert "ran" not in result.stdout.split()
     # It was asked for, and there is no network to have it from.
     assert "requests==2.32" in python.said
     assert "the lists" not in python.said
 
 
-HOSTILE = [
-    {"package.json": "{}", ".npmrc": "registry=http://127.0.0.1:1/"},
-    {"package.json": "{}", "npm-shrinkwrap.json": "{}"},
-    {"package.json": "{}", "package-lock.json": "{}"},
-    {"package.json": "{}", "yarn.lock": ""},
-    {"package.json": "[" * 100_000},
-    {"package.json": "{}" + " " * (1024 * 1024)},
-    {"requirements.txt": "--index-url http://127.0.0.1:1/\nrequests"},
-    {"requirements.txt": "-r other.txt", "other.txt": "evil"},
-    {"requirements.txt": "requests @ file:///tmp/x"},
-    {
-        "requirements.txt": "\udcff".encode("utf-8", "surrogateescape").decode("latin-1")
-        + "requests"
-    },
-    {"pyproject.toml": "[project]\nname='x'\nversion='1'\n"},
-    {"setup.py": "open('/workspace/ran', 'w')"},
+# Of each: the files of a project, none of which may be installed.
+HOSTILE: list[dict[str, bytes]] = [
+    {"package.json": b"{}", ".npmrc": b"registry=http://127.0.0.1:1/"},
+    {"package.json": b"{}", "npm-shrinkwrap.json": b"{}"},
+    {"package.json": b"{}", "package-lock.json": b"{}"},
+    {"package.json": b"{}", "yarn.lock": b""},
+    {"package.json": b"[" * 100_000},
+    {"package.json": b"{}" + b" " * (1024 * 1024)},
+    {"package.json": b'{"dependencies": {"evil": "1"}, "dependencies": {}}'},
+    {"requirements.txt": b"--index-url http://127.0.0.1:1/\nrequests"},
+    {"requirements.txt": b"-r other.txt", "other.txt": b"evil"},
+    {"requirements.txt": b"requests @ file:///tmp/x"},
+    {"requirements.txt": b"\xffrequests"},
+    # In UTF-7, which pip would take it for, the comment ends and an index follows.
+    {"requirements.txt": b"# coding: utf-7\n# +AAo---index-url http://127.0.0.1:1/\nrequests\n"},
+    {"requirements.txt": "requests\n".encode("utf-16")},
+    {"requirements.txt": b"requests\n" * (128 * 1024)},
+    {"pyproject.toml": b"[project]\nname='x'\nversion='1'\n"},
+    {"setup.py": b"open('/workspace/ran', 'w')"},
 ]
+_EMPTY = "find . -mindepth 1 -delete"
 
 
 @pytest.mark.requirement("X-34")
-@pytest.mark.slow("package managers run in several containers")
+@pytest.mark.slow("a container")
 async def test_nothing_beside_or_in_a_file_gets_past_the_lists(
     make: Make, image: str, tmp_path: Path
 ) -> None:
-    for number, files in enumerate(HOSTILE):
-        repository = a_repository(tmp_path / str(number), files)
-        info = await prepared(make, image, repository)
-        assert [each.ok for each in info.installed] == [False], files
-        assert "is not installed" in info.installed[0].said
+    manager = make(image=image, lists=LISTS, network="none")
+    info = await manager.prepare(a_task(a_repository(tmp_path / "p", {"README": ""})))
+    adapter = manager.find(info.container_id).adapter
+    channel = await adapter.channel()
+
+    async def tried() -> list[Installed]:
+        return list(await install_all(adapter, LISTS, task_uuid=info.task_uuid))
+
+    for files in HOSTILE:
+        await channel.run(Command(command=_EMPTY, cwd=PROJECT))
+        for name, data in files.items():
+            await channel.write_file(f"{PROJECT}/{name}", data)
+        (done,) = await tried()
+        assert (done.ok, "is not installed" in done.said) == (False, True), files
+    for in_its_place in ("ln -s /etc/shadow", "mkfifo pipe; ln -s pipe", "ln -s /dev/zero"):
+        made = f"{_EMPTY}; {in_its_place} requirements.txt"
+        assert (await channel.run(Command(command=made, cwd=PROJECT))).ok
+        (done,) = await tried()
+        assert (done.ok, "it cannot be read" in done.said) == (False, True), in_its_place
 
 
 def test_the_setting_of_the_policy_brings_its_lists(tmp_path: Path) -> None:

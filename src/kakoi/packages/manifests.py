@@ -1,15 +1,20 @@
 """What a project's own files ask for, held against the lists entry by entry. Pure.
 
-Where only listed packages may be installed, a manifest is installed as a whole or not at all: its
-package manager reads it itself, so every entry of it must be allowed as it stands. Lock files are
-not read: whoever installs by them takes what they name.
+Where only listed packages may be installed, a manifest is installed as a whole or not at all. Lock
+files are not read: a package manager takes whatever they name.
+
+pip reads a requirements file by rules of its own: the encoding that a comment names, variables,
+other files. So it is never given the project's file, but `Manifest.lines`: plain ASCII, and nothing
+that was not checked. npm reads package.json itself; a file that two readers could
+understand in two ways is refused.
 """
 
+import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kakoi.packages.allowlist import AllowlistConfig, Ecosystem, InstallRequest, check
 
@@ -23,8 +28,12 @@ _ELSEWHERE: Final = (
     *("overrides", "resolutions", "workspaces", "bundleDependencies", "bundledDependencies"),
 )
 _COMMENT: Final = re.compile(r"(^|\s+)#.*$")
-_HASH: Final = re.compile(r"\s--hash=\w+:\w+")
+_HASH: Final = re.compile(r"\s(--hash=\w+:\w+)", re.ASCII)
 _AROUND: Final = re.compile(r"\s*(===|==|~=|!=|<=|>=|<|>|,)\s*")
+_MARKER: Final = re.compile(r"[A-Za-z0-9_.,'\"<>=!~()+* -]*")
+# As in PEP 263: pip decodes a whole file by such a comment in one of its first two lines.
+_COOKIE: Final = re.compile(rb"coding[:=]\s*([-\w.]+)")
+_UTF_8: Final = (b"utf-8", b"utf8", b"utf_8", b"ascii", b"us-ascii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +44,37 @@ class Objection:
     reason: str
 
 
-def check_manifest(name: str, text: str, lists: AllowlistConfig) -> list[Objection]:
-    """What is wrong with a file of this name; nothing, if all of it may be installed."""
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A file that was read. `lines`: what pip is given in place of a requirements file."""
+
+    objections: tuple[Objection, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """`text` is held against the list; `line` is what a package manager is given for it."""
+
+    text: str
+    line: str = ""
+
+
+def check_manifest(name: str, data: bytes, lists: AllowlistConfig) -> Manifest:
+    """What is wrong with a file of this name; no objection, if all of it may be installed."""
     kind = MANIFESTS.get(name)
     if kind is None:
-        return [Objection(name, "nobody here can read such a file")]
+        return Manifest((Objection(name, "nobody here can read such a file"),))
     try:
-        entries = list(_python_entries(text) if kind == "pip" else _node_entries(text))
+        entries = list(_python_entries(data) if kind == "pip" else _node_entries(data))
     except (ValueError, RecursionError):
-        return [Objection(name, "it cannot be read")]
-    return [Objection(entry, why) for entry in entries if (why := _objection(kind, entry, lists))]
+        return Manifest((Objection(name, "it cannot be read"),))
+    objections = [
+        Objection(entry.text, why)
+        for entry in entries
+        if (why := _objection(kind, entry.text, lists))
+    ]
+    return Manifest(tuple(objections), () if objections else tuple(each.line for each in entries))
 
 
 def _objection(kind: Ecosystem, entry: str, lists: AllowlistConfig) -> str:
@@ -54,15 +84,31 @@ def _objection(kind: Ecosystem, entry: str, lists: AllowlistConfig) -> str:
     return answer.reason
 
 
-def _python_entries(text: str) -> Iterator[str]:
+def _python_entries(data: bytes) -> Iterator[_Entry]:
     """The requirements; a line with options is an entry that no list has."""
-    for line in _joined(text):
+    _check_encoding(data)
+    for line in _joined(data.removeprefix(codecs.BOM_UTF8).decode("utf-8")):
         # One space for many: the patterns take very long over a line of nothing else.
-        entry = _HASH.sub("", _COMMENT.sub("", " ".join(line.split()))).strip()
-        if not re.search(r"(^|\s)-", entry):
-            entry = entry.partition(";")[0].strip() or entry  # A marker says when, not what.
+        said = _COMMENT.sub("", " ".join(line.split()))
+        entry, marker = _HASH.sub("", said).strip(), ""
+        if not re.search(r"(^|\s)-", entry) and _MARKER.fullmatch(entry.partition(";")[2]):
+            before, _, marker = entry.partition(";")  # A marker says when, not what.
+            entry = before.strip() or entry
         if entry:
-            yield _AROUND.sub(r"\1", re.sub(r"\s*(\[[^][]*\])\s*", r"\1", entry))
+            text = _AROUND.sub(r"\1", re.sub(r"\s*(\[[^][]*\])\s*", r"\1", entry))
+            yield _Entry(text, _requirement(text, marker.strip(), _HASH.findall(said)))
+
+
+def _requirement(entry: str, marker: str, hashes: Iterable[str]) -> str:
+    return " ".join([entry, *([f"; {marker}"] if marker else []), *hashes])
+
+
+def _check_encoding(data: bytes) -> None:
+    """ValueError if a comment names an encoding in which the same bytes say something else."""
+    for line in data.removeprefix(codecs.BOM_UTF8).split(b"\n")[:2]:
+        named = _COOKIE.search(line) if line.startswith(b"#") else None
+        if named and named[1].lower() not in _UTF_8:
+            raise ValueError("another encoding")
 
 
 def _joined(text: str) -> Iterator[str]:
@@ -78,16 +124,30 @@ def _joined(text: str) -> Iterator[str]:
     yield begun
 
 
-def _node_entries(text: str) -> Iterator[str]:
+def _node_entries(data: bytes) -> Iterator[_Entry]:
     """The dependencies as `name@version`; what is no text is no entry that a list has."""
-    manifest = json.loads(text)
+    manifest = json.loads(
+        data.decode("utf-8"), object_pairs_hook=_without_doubles, parse_constant=_refuse
+    )
     if not isinstance(manifest, dict):
         raise ValueError("no object")
-    yield from (f"{section}: …" for section in _ELSEWHERE if manifest.get(section))
+    yield from (_Entry(f"{section}: …") for section in _ELSEWHERE if manifest.get(section))
     for section in _INSTALLED:
         found = manifest.get(section) or {}
         if not isinstance(found, dict):
             raise ValueError(f"{section} is no object")
         for name, version in found.items():
             said = version if isinstance(version, str) else f" {version!r}"
-            yield f"{name}@{said}" if said else name
+            yield _Entry(f"{name}@{said}" if said else name)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """ValueError for keys of which readers disagree: one that is there twice, or `__proto__`."""
+    found = dict(pairs)
+    if len(found) != len(pairs) or "__proto__" in found:
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
