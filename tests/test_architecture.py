@@ -67,6 +67,8 @@ MAY_START_PROCESSES = (
     "runner.keepers",
     "runner.nursery",
     "runner.starting",
+    # A program that is sent into the sandbox as text.
+    "packages.wheels",
     "conformance",
 )
 
@@ -91,6 +93,7 @@ PROGRAMS = {
     "homes": {"os.environ"},
     "keeper": {"sys.argv"},
     "process.staging": {"sys.argv"},
+    "packages.wheels": {"os.environ", "sys.argv"},
     "runner.runner": {"os.environb"},
     "runner.spool": {"os.environ"},
 }

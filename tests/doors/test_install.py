@@ -1,6 +1,7 @@
 """`kakoi install`: the answers of install.sh, from the same lists; and orders to `kakoi image`."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,21 @@ import pytest
 from kakoi.audit import read
 from tests.doors.calling import Home
 
-PIP = '#!/bin/sh\nprintf "%s\\n" "$@" >asked\nif [ -e broken ]; then echo "no such thing" >&2; exit 1; fi\n'
+# Takes the place of Python, which would be sent a program that calls pip.
+PYTHON = """#!/bin/sh
+cd "{project}" && printf '%s\\n' "$@" >asked && grep -q 'only-binary' || exit 9
+if [ -e broken ]; then echo "no such thing" >&2; exit 1; fi
+printf '%s\\n' 'requests 2.32' 'brought-along 1.0' "\033[2Jodd"
+"""
 
 
 @pytest.fixture
 def kakoi(home: Home) -> Home:
-    """In a project whose pip only says what it was asked; on the host, since nothing is confined."""
-    home.write(home.project / ".venv" / "bin" / "pip", PIP).chmod(0o755)
-    home.write(home.project / ".venv" / "pyvenv.cfg", "")
-    return Home(home.root, {"KAKOI_SANDBOX": "host", "INSTALL_LOG_DIR": str(home.root / "logs")})
+    """With a Python that only says what it was asked; on the host, since nothing is confined."""
+    program = home.root / "bin" / "python3"
+    home.write(program, PYTHON.format(project=home.project)).chmod(0o755)
+    env = {"KAKOI_SANDBOX": "host", "INSTALL_LOG_DIR": str(home.root / "logs")}
+    return Home(home.root, {**env, "PATH": f"{program.parent}:{os.environ['PATH']}"})
 
 
 def logged(home: Home) -> list[dict[str, Any]]:
@@ -28,9 +35,10 @@ def logged(home: Home) -> list[dict[str, Any]]:
 @pytest.mark.requirement("E-013", "E-014", "E-026")
 def test_a_listed_package_is_installed_and_another_refused(kakoi: Home) -> None:
     status, output, said = kakoi("install", "pip", "requests[socks]>=2,<3")
-    assert (status, output) == (0, "installed requests[socks]>=2,<3\n"), said
+    said_so = "installed requests[socks]>=2,<3; with it came brought-along 1.0\n"
+    assert (status, output) == (0, said_so), said
     asked = (kakoi.project / "asked").read_text().splitlines()
-    assert (asked[0], asked[-1]) == ("install", "requests[socks]>=2,<3")
+    assert (asked[0], asked[-1]) == ("-I", "requests[socks]>=2,<3")
     status, _, said = kakoi("install", "pip", "evil")
     assert status == 1
     assert "`evil` is refused: it is not on the list" in said
@@ -38,6 +46,7 @@ def test_a_listed_package_is_installed_and_another_refused(kakoi: Home) -> None:
         ("requests[socks]>=2,<3", "success"),
         ("evil", "rejected"),
     ]
+    assert [entry.get("also") for entry in logged(kakoi)] == [["brought-along 1.0"], None]
     *_, record = read(kakoi.root / "audit.jsonl")
     assert (record.event, record.verdict) == ("refused", "deny")
     assert record.rules == ("unlisted-packages",)

@@ -1,6 +1,7 @@
 """`install_package` of `kakoi mcp`: the answers of `kakoi install`, from the same lists."""
 
 import json
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -14,22 +15,23 @@ from kakoi.mcp_server.server import make_server
 from tests.doors.mcp_doors import McpDoor, any_mode, meta_of, text_of, until
 
 pytestmark = pytest.mark.anyio
-PIP = """#!/bin/sh
-printf '%s\\n' "$@" >asked
+# Takes the place of Python, which would be sent a program that calls pip.
+PYTHON = """#!/bin/sh
+cd "{workspace}" && cat >/dev/null && printf '%s\\n' "$@" >asked
 if [ -e broken ]; then echo "no such thing" >&2; exit 1; fi
 while [ -e slow ]; do touch waits; sleep 0.02; done
-echo "pip is done"
+printf '%s\\n' 'requests 2.32' 'brought-along 1.0'
 """
 
 
 @pytest.fixture
-def mcp_door(mcp_door: McpDoor) -> McpDoor:
-    """Where pip only says what it was asked, and direct installation is refused."""
-    folder = mcp_door.workspace / ".venv"
-    (folder / "bin").mkdir(parents=True)
-    (folder / "pyvenv.cfg").touch()
-    (folder / "bin" / "pip").write_text(PIP)
-    (folder / "bin" / "pip").chmod(0o755)
+def mcp_door(mcp_door: McpDoor, monkeypatch: pytest.MonkeyPatch) -> McpDoor:
+    """Where Python only says what it was asked, and direct installation is refused."""
+    program = mcp_door.folder / "bin" / "python3"
+    program.parent.mkdir()
+    program.write_text(PYTHON.format(workspace=mcp_door.workspace))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     settings = {"policy.packages": "allowlist", "packages.log_dir": str(mcp_door.folder / "logs")}
     return replace(mcp_door, settings=settings)
 
@@ -53,12 +55,14 @@ async def test_a_listed_package_is_installed_and_recorded(
     assert (await client.call_tool("execute_command", {"command": "pip install six"})).is_error
     done = await install(client, "requests[socks]>=2,<3")
     assert not done.is_error
-    assert text_of(done).startswith("pip is done\n[installed requests[socks]>=2,<3 | ")
+    came = "with it came brought-along 1.0\n[installed requests[socks]>=2,<3 | "
+    assert text_of(done).startswith(came)
+    assert meta_of(done)["also"] == ["brought-along 1.0"]
     assert meta_of(done)["status"] == "success"
     asked = (mcp_door.workspace / "asked").read_text().splitlines()
-    assert (asked[0], asked[-1]) == ("install", "requests[socks]>=2,<3")
+    assert (asked[0], asked[-1]) == ("-I", "requests[socks]>=2,<3")
     records = [(record.event, record.command) for record in read(mcp_door.log)]
-    assert any(event == "started" and ".venv/bin/pip install" in text for event, text in records)
+    assert any(event == "started" and "pip install" in text for event, text in records)
     assert all(record.session for record in read(mcp_door.log))
     assert logged(mcp_door) == [("requests[socks]>=2,<3", "success")]
 

@@ -23,13 +23,18 @@ AS_USER = (
 )
 SHELLS: Mapping[str, Sequence[str]] = {"dash": ["dash"], "busybox": ["busybox", "sh"]}
 # Everything that the script calls, as in an image that has nothing else.
-APPLETS = "sh id tr cut sed grep date env cat tail mktemp rm stat printf head".split()
+APPLETS = (
+    "sh id tr cut sed grep date env cat tail mktemp rm stat printf head mkdir mv ln chmod readlink"
+).split()
 MANAGER = """#!/bin/sh
 printf '%s\\n' "${0##*/}" "$@" >>"$HOME/calls"
 echo >>"$HOME/calls"
 env >"$HOME/environment"
 while [ -e "$HOME/slow" ]; do sleep 0.05; done
 if [ -e "$HOME/broken" ]; then cat "$HOME/broken" >&2; exit 1; fi
+for last; do :; done
+name=${last%"${last#?*@}"}
+if [ "$2" = --prefix ]; then mkdir -p "$3/node_modules/${name%@}"; fi
 """
 
 
@@ -110,6 +115,9 @@ def a_script(shell: str) -> Iterator[Script]:
         (folder / "venv" / "pyvenv.cfg").touch()
         text = (FOLDER / "install.sh").read_text()
         assert text.count("\nlists=/etc/allowlist\n") == 1
+        assert text.count("=/usr/local/share/kakoi/npm.sh\n") == 1
+        text = text.replace("=/usr/local/share/kakoi/npm.sh\n", f"={folder}/npm.sh\n")
+        shutil.copy(FOLDER / "npm.sh", folder)
         (folder / "install.sh").write_text(text.replace("/etc/allowlist\n", f"{folder}/lists\n", 1))
         if shell == "busybox":
             for applet in APPLETS:

@@ -178,26 +178,27 @@ def test_a_list_that_is_not_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("Y-18")
 def test_pip_installs_into_an_environment_in_the_workspace_through_the_gate(tmp_path: Path) -> None:
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "pyvenv.cfg").touch()
-    pip = tmp_path / ".venv" / "bin" / "pip"
-    pip.write_text('#!/bin/sh\npwd >asked; printf "%s\\n" "$@" >>asked\necho done; exit 0\n')
-    pip.chmod(0o755)
+    project, own = tmp_path / "project", tmp_path / "bin" / "python3"
+    for folder, word in ((own.parent, "ours"), (project / "bin", "the project's")):
+        folder.mkdir(parents=True)
+        text = f'#!/bin/sh\necho "{word}" >{project}/asked\npwd >>{project}/asked\n'
+        (folder / "python3").write_text(text + f'printf "%s\\n" "$@" >>{project}/asked\n')
+        (folder / "python3").chmod(0o755)
+    path = f"{project}/bin:bin:{own.parent}:{os.environ['PATH']}"
 
     async def run() -> Ran:
-        sandbox = HostAdapter(str(tmp_path), env={"PATH": os.environ["PATH"]}, warn_on_start=False)
-        gate = Gate(load_policy(roots=[str(tmp_path)]), sandbox, cwd=str(tmp_path))
+        sandbox = HostAdapter(str(project), env={"PATH": path}, warn_on_start=False)
+        gate = Gate(load_policy(roots=[str(project)]), sandbox, cwd=str(project))
         try:
-            return await InSandbox(gate, str(tmp_path)).install("pip", "requests[socks]>=2,<3")
+            return await InSandbox(gate, str(project)).install("pip", "requests[socks]>=2,<3")
         finally:
             await sandbox.cleanup()
 
-    assert asyncio.run(run()) == Ran(0, "done\n", "")
-    assert (tmp_path / "asked").read_text().splitlines() == [
-        str(tmp_path),
-        *("install", "--isolated", "--no-input", "--disable-pip-version-check"),
-        "requests[socks]>=2,<3",
-    ]
+    assert asyncio.run(run()) == Ran(0, "", "")
+    who, where, *words = (project / "asked").read_text().splitlines()
+    assert (who, where, words[:3]) == ("ours", "/", ["-I", "-", f"{project}/.venv"])
+    assert words[-1] == "requests[socks]>=2,<3"
+    assert not Path(words[3]).exists()
 
 
 @pytest.mark.requirement("X-35")

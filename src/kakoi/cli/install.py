@@ -71,8 +71,10 @@ def command(
 ) -> None:
     """Install each PACKAGE whose name is on the list of its TYPE: apt, pip or npm.
 
-    pip installs into .venv of the workspace and npm into the workspace itself, both in the sandbox,
-    which may need --network. A package may have a version: requests==2.32, @types/node@20.
+    pip installs into .venv of the workspace and npm into its node_modules, both in the sandbox,
+    which may need --network. The project's own settings, scripts and dependencies are left out, and
+    no script of a package is run. The answer names what the package brought along. A package may
+    have a version: requests==2.32, @types/node@20.
     """
     show_warnings()
     try:
@@ -143,10 +145,11 @@ async def _where(
 def _tell(done: Installed, folder: Path, *, as_json: bool) -> None:
     result = done.result
     if as_json:
-        click.echo(as_line(result))
+        click.echo(as_line(result, also=done.also))
         return
     if result.status == "success":
-        click.echo(f"installed {result.package}")
+        came = f"; with it came {', '.join(done.also)}" if done.also else ""
+        click.echo(f"installed {result.package}{came}")
     elif result.status == "rejected":
         say(
             f"{result.type}: `{result.package}` is refused: {result.error}",

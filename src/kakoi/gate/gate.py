@@ -178,7 +178,7 @@ class Gate:
     ) -> _Done:
         """Do `work` over the channel, judged and recorded as `command`, which would do the same.
 
-        Raises as `run`, and what `work` raises.
+        A result that `work` gives is what is recorded. Raises as `run`, and what `work` raises.
         """
         entry = await self._admit(command, call)
         async with self._turns:
@@ -189,7 +189,8 @@ class Gate:
                 except (OSError, ConfigurationError) as error:
                     await record(ExecutionResult(1, "", "", 0, error=str(error)))
                     raise
-                await record(ExecutionResult(0, "", "", 0))
+                result = done if isinstance(done, ExecutionResult) else None
+                await record(result or ExecutionResult(0, "", "", 0))
         return done
 
     async def start(self, command: Command, call: Call = _PLAIN_CALL) -> str:

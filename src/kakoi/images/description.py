@@ -14,7 +14,7 @@ VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
 FOLDER: Final = Path(__file__).resolve().parent
 CA: Final = "ca.crt"
 _FILES: Final = (
-    *("Dockerfile", "contents.txt", "setup.sh", "install.sh"),
+    *("Dockerfile", "contents.txt", "setup.sh", "install.sh", "npm.sh"),
     *(f"allowlist/{each}.txt" for each in ("apt", "pip", "npm")),
 )
 _EXECUTABLE: Final = ("setup.sh", "install.sh")

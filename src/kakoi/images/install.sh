@@ -5,7 +5,8 @@
 #
 # TYPE is apt, pip or npm. PACKAGE may have a version and extras: requests[socks]==2.32, jq=1.6-2.1,
 # @types/node@20. Its name must be on the list in /etc/allowlist; if the list names a version, it is
-# that one. pip installs into ~/.venv (INSTALL_VENV), npm into this folder. Requests are written to
+# that one. pip installs into ~/.venv (INSTALL_VENV), npm into node_modules of this folder, by npm.sh:
+# nothing else that the folder names is installed. Requests are written to
 # /logs/install-YYYYMMDD.jsonl (INSTALL_LOG_DIR).
 #
 # Exit status: 0 installed, 1 not on the list, 2 failed, 3 there is no list, 4 there is no such type;
@@ -21,6 +22,7 @@ export LC_ALL
 umask 022
 
 lists=/etc/allowlist
+npm_program=/usr/local/share/kakoi/npm.sh
 logs=${INSTALL_LOG_DIR:-/logs}
 longest=256
 cr=$(printf '\r')
@@ -157,7 +159,7 @@ apt_install() {
 }
 
 npm_install() {
-    clean npm install --no-audit --no-fund "$1"
+    clean sh "$npm_program" "$PWD" "$1"
 }
 
 # --- Write it down ---------------------------------------------------------------------------

@@ -64,6 +64,7 @@ install -d -o agent -g agent /workspace /workspace/project /workspace/tmp /logs
 
 # Root's: what may be installed is not for the agent to say.
 install -m 755 install.sh /usr/local/bin/install.sh
+install -D -m 644 npm.sh /usr/local/share/kakoi/npm.sh
 install -d -m 755 /etc/allowlist
 install -m 644 allowlist/*.txt /etc/allowlist/
 

@@ -97,10 +97,12 @@ def _answer(house: House, done: Installed) -> CallToolResult:
         "exit_code": done.exit_code,
         "duration_ms": result.duration_ms,
         "error": shown(result.error or ""),
+        "also": list(done.also),
         "running": False,
     }
     if result.status == "success":
-        told = with_trailer(done.stdout, f"installed {result.package}", f"{result.duration_ms} ms")
+        came = f"with it came {', '.join(done.also)}\n" if done.also else ""
+        told = with_trailer(came, f"installed {result.package}", f"{result.duration_ms} ms")
         return said(told, meta)
     path = list_folder(house.settings.packages) / f"{result.type}.txt"
     if result.status == "rejected":

@@ -124,6 +124,12 @@ def parse(ecosystem: Ecosystem, text: str) -> Allowlist:
     )
 
 
+def name_of(request: InstallRequest) -> str:
+    """The name of the package in its one spelling; empty if it is not well-formed."""
+    match = _fitting(_REQUESTED, request.type, request.package)
+    return "" if match is None else _listed(request.type, match).name
+
+
 def check(request: InstallRequest, lists: AllowlistConfig) -> Answer:
     """Hold a request against its list; the first line that fits decides."""
     ecosystem, package = request.type, request.package

@@ -28,6 +28,7 @@ from kakoi.packages.allowlist import (
     Status,
     check,
     is_ecosystem,
+    name_of,
     parse,
 )
 from kakoi.packages.logs import InstallLog, plain
@@ -57,20 +58,25 @@ class PackagePlace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a package manager answered."""
+    """What a package manager answered. `came`: all that was installed, as `NAME VERSION`."""
 
     exit_code: int
     stdout: str = ""
     stderr: str = ""
+    came: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What came of a request, and what a shell is told."""
+    """What came of a request, and what a shell is told.
+
+    `also`: what else was installed because the package depends on it, as `NAME VERSION`.
+    """
 
     result: InstallResult
     exit_code: int
     stdout: str = ""
+    also: tuple[str, ...] = ()
 
 
 class Installer:
@@ -109,7 +115,7 @@ class Installer:
 
     def _write(self, done: Installed) -> None:
         if self._log is not None:
-            self._log.append(done.result)
+            self._log.append(done.result, also=done.also)
 
     async def _install(self, request: InstallRequest) -> Installed:
         if self._lists.of(request.type) is None:
@@ -128,7 +134,7 @@ class Installer:
             error = error or f"exit status {ran.exit_code}"
             return self._done(request, "failed", FAILED, error=error, duration_ms=took_ms)
         done = self._done(request, "success", OK, duration_ms=took_ms)
-        return Installed(done.result, OK, ran.stdout)
+        return Installed(done.result, OK, ran.stdout, _also(request, ran.came))
 
     def _done(
         self,
@@ -179,6 +185,16 @@ def _read_list(ecosystem: Ecosystem, folder: Path) -> Allowlist | None:
 def last_words(text: str) -> str:
     """The end of what a package manager said, in one line and without secrets."""
     return " ".join(redact(text[-10 * _LAST_WORDS :]).split())[-_LAST_WORDS:]
+
+
+def _also(request: InstallRequest, came: Sequence[str]) -> tuple[str, ...]:
+    asked = name_of(request)
+    names = [each.rpartition(" ")[0] for each in came]
+    return tuple(
+        each
+        for each, name in zip(came, names, strict=True)
+        if name_of(InstallRequest(request.type, name)) != asked
+    )
 
 
 def _rejection(request: InstallRequest, why: str) -> Decision:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,12 +31,13 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def as_line(result: InstallResult) -> str:
-    """A result as it stands in the log; what it does not have is left out."""
-    fields = {
-        name: value for name, value in dataclasses.asdict(result).items() if value is not None
-    }
-    return json.dumps(fields)
+def as_line(result: InstallResult, *, also: Sequence[str] = ()) -> str:
+    """A result as it stands in the log; what it does not have is left out.
+
+    `also`: what else was installed.
+    """
+    found = {**dataclasses.asdict(result), "also": list(also) or None}
+    return json.dumps({name: value for name, value in found.items() if value is not None})
 
 
 class InstallLog:
@@ -44,10 +46,10 @@ class InstallLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def append(self, result: InstallResult) -> None:
+    def append(self, result: InstallResult, *, also: Sequence[str] = ()) -> None:
         """Write a line. If that cannot be done, it is a warning and changes nothing else."""
         name = f"install-{result.timestamp[:10].replace('-', '')}.jsonl"
-        data = (as_line(result) + "\n").encode("ascii")
+        data = (as_line(result, also=also) + "\n").encode("ascii")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             # Not through a link, and not into a pipe that nobody reads: whoever may write to the

@@ -1,28 +1,52 @@
 """Where packages are installed: in a sandbox through the gate, or as root from outside of one."""
 
+import contextlib
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from kakoi.errors import SandboxError
 from kakoi.gate import Gate
-from kakoi.packages.allowlist import Ecosystem
-from kakoi.packages.install import Ran
+from kakoi.packages.allowlist import LONGEST, Ecosystem
+from kakoi.packages.install import SHIPPED, Ran
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Command
+from kakoi.runner.commands import Channel, Command
 from kakoi.sandbox.docker_engine import Engine
+from kakoi.waiting import finish
 
 VENV: Final = ".venv"
 _INSTALL_S: Final = 1800.0
-_PIP: Final = ("install", "--isolated", "--no-input", "--disable-pip-version-check")
-_NPM: Final = ("install", "--no-audit", "--no-fund")
+# Programs that do the work inside.
+_WHEELS: Final = Path(__file__).with_name("wheels.py")
+_NPM: Final = SHIPPED.with_name("npm.sh")
+# The folders of PATH outside of $1. In a sandbox (not on the host, where a user's programs can be
+# anywhere) also not those that commands can write to.
+_PATH_OUTSIDE: Final = """
+project=$(cd -P "$1" && pwd -P) || exit 1
+IFS=:
+for each in $PATH; do
+    case $each in /*) each=$(cd -P "$each" 2>/dev/null && pwd -P) || continue ;; *) continue ;; esac
+    case $each/ in "$project"/*) continue ;; esac
+    if [ "$2" = host ] || [ ! -w "$each" ]; then all=${all-}:$each; fi
+done
+all=${all-}
+echo "${all#:}"
+"""
+_CAME: Final = re.compile(r"(?:@[\w.-]+/)?[\w.-]+ [\w.!+-]+", re.ASCII)
+_MOST_NAMED: Final = 2000
 _ROOT_PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What apt and the scripts of its packages cannot do without.
 _FOR_APT: Final = {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}
 
 
 class InSandbox:
-    """pip and npm, as the sandbox's own user: every step goes through the gate.
+    """pip and npm, as the sandbox's own user, judged and recorded by the gate.
+
+    Nothing of the project takes part: no program, settings, scripts or other dependencies of it.
 
     `folder`: the project. pip has a virtual environment of the user's in it, `.venv`.
     `env`: variables of the operator.
@@ -49,17 +73,52 @@ class InSandbox:
                 hint="name a container: `kakoi install --container NAME apt PACKAGE`; or add it to "
                 "the image",
             )
-        if ecosystem == "npm":
-            return _answer(await self._run("npm", *_NPM, wanted))
-        if (await self._run("test", "-e", f"{VENV}/pyvenv.cfg")).exit_code != 0:
-            made = await self._run("python3", "-m", "venv", VENV)
-            if made.exit_code != 0:
-                return _answer(made)
-        return _answer(await self._run(f"{VENV}/bin/pip", *_PIP, wanted))
+        command = Command(command=(ecosystem, "install", wanted), cwd=self._folder)
+        work = partial(self._install, ecosystem, wanted)
+        result = await self._gate.perform(command, work)
+        ran = _answer(result)
+        return ran if ran.exit_code else replace(ran, came=_came(ran.stdout))
 
-    async def _run(self, *words: str) -> ExecutionResult:
-        wanted = Command(command=words, cwd=self._folder, env=self._env, timeout_s=self._timeout_s)
-        return await self._gate.run(wanted)
+    async def _install(
+        self, ecosystem: Ecosystem, wanted: str, channel: Channel
+    ) -> ExecutionResult:
+        where = "host" if (await self._gate.place()).name.endswith("host") else "sandbox"
+        path = await self._run(channel, "/bin/sh", "-c", _PATH_OUTSIDE, "sh", self._folder, where)
+        folder = await self._run(channel, "mktemp", "-d", "-t", "kakoi-install-XXXXXX")
+        for each in (path, folder):
+            if not each.ok:
+                return each
+        try:
+            env = {"PATH": path.stdout.strip(), "TMPDIR": folder.stdout.strip()}
+            if ecosystem == "npm":
+                return await self._run(
+                    channel, "/bin/sh", "-c", _NPM.read_text(), "sh", self._folder, wanted, env=env
+                )
+            words = ("python3", "-I", "-", f"{self._folder}/{VENV}", env["TMPDIR"], wanted)
+            return await self._run(channel, *words, env=env, stdin=_WHEELS.read_bytes())
+        finally:
+            await finish(self._remove(channel, folder.stdout.strip()))
+
+    async def _run(
+        self,
+        channel: Channel,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+    ) -> ExecutionResult:
+        """In /, where no file of the project is found by its name."""
+        wanted = Command(
+            command=words,
+            cwd="/",
+            env={**self._env, **(env or {})},
+            stdin=stdin,
+            timeout_s=self._timeout_s,
+        )
+        return await channel.run(wanted)
+
+    async def _remove(self, channel: Channel, folder: str) -> None:
+        with contextlib.suppress(SandboxError, OSError):
+            await self._run(channel, "rm", "-rf", "--", folder)
 
 
 class AsRoot:
@@ -120,6 +179,12 @@ def _objection(config: Mapping[str, Any]) -> str:
 def _names(capabilities: object) -> set[str]:
     given = capabilities if isinstance(capabilities, list) else []
     return {str(each).upper().removeprefix("CAP_") for each in given}
+
+
+def _came(output: str) -> tuple[str, ...]:
+    """What was installed, by name and version: a line of anything else is no such thing."""
+    lines = output.splitlines()[:_MOST_NAMED]
+    return tuple(line for line in lines if len(line) <= LONGEST and _CAME.fullmatch(line))
 
 
 def _answer(result: ExecutionResult) -> Ran:
