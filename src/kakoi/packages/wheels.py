@@ -11,13 +11,19 @@ source distribution would run its code. On success it prints a name and a versio
 
 from __future__ import annotations
 
+import email
 import os
 import re
 import resource
 import subprocess
 import sys
+import zipfile
 
 _LARGEST_FILE = 4 * 1024**3
+_MOST_MEMORY = 1024**3
+_MOST_METADATA = 1024**2
+_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
+_PARTS = 5  # NAME-VERSION-PYTHON-ABI-PLATFORM.whl
 _COMMON = ["--isolated", "--no-input", "--disable-pip-version-check", "--no-cache-dir"]
 # pip, which must start nothing. With a folder of packages, it works for the environment that these
 # belong to: it can list and replace them, but imports none.
@@ -42,7 +48,7 @@ if venv:
     sys.modules.pop("sysconfig", None)
     sys.prefix = sys.exec_prefix = venv
     sys.executable = os.path.join(venv, "bin", "python")
-    sys.path[:] = [*(each for each in own if "site-packages" not in each), site]
+    sys.path[:] = [*(each for each in own if "-packages" not in each), site]
 sys.addaudithook(refuse)
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
@@ -54,24 +60,35 @@ class Refused(Exception):
 
 def main(venv: str, work: str, package: str) -> None:
     """Install `package` and say what came with it."""
-    _limit_files()
-    python, tool = _python_for(venv), os.path.join(work, "tool")
-    if not os.path.lexists(venv):
-        tool = venv  # It is all ours: nobody else has had it yet.
-    _run([python, "-I", "-m", "venv", tool], doing="making a virtual environment")
+    _limit()
+    python = _python_for(venv)
+    tool = _python_with_pip(python, venv, work)
     site = _packages_of(venv, python)
     wheels = os.path.join(work, "wheels")
     download = ["--progress-bar", "off", "--only-binary", ":all:", "--dest", wheels, package]
     _run_pip(tool, ["", ""], ["download", *_COMMON, *download])
-    found = sorted(os.listdir(wheels))
-    if not all(each.endswith(".whl") for each in found):
-        raise Refused("not all of it came as wheels")
-    files = [os.path.join(wheels, each) for each in found]
+    files = [os.path.join(wheels, each) for each in sorted(os.listdir(wheels))]
+    came = [_name_and_version(each) for each in files]
     local = ["--no-index", "--no-deps", "--force-reinstall", "--no-warn-script-location"]
     _run_pip(tool, [venv, site], ["install", *_COMMON, *local, *files], PIP_CONFIG_FILE=os.devnull)
-    for each in found:
-        name, version = each.split("-")[:2]
-        sys.stdout.write(f"{name.replace('_', '-')} {version}\n")
+    sys.stdout.writelines(f"{name} {version}\n" for name, version in came)
+
+
+def _name_and_version(wheel: str) -> tuple[str, str]:
+    """As its file is called; refused if it says that it is another package."""
+    called = os.path.basename(wheel).split("-")
+    if not wheel.endswith(".whl") or len(called) < _PARTS:
+        raise Refused(f"{os.path.basename(wheel)} is not a wheel")
+    with zipfile.ZipFile(wheel) as archive:
+        inside = [each for each in archive.namelist() if _METADATA.fullmatch(each)]
+        if len(inside) != 1:
+            raise Refused(f"{os.path.basename(wheel)} does not say what it is")
+        with archive.open(inside[0]) as file:
+            about = email.message_from_bytes(file.read(_MOST_METADATA))
+    names = [re.sub(r"[-_.]+", "-", str(each)).lower() for each in (called[0], about["Name"])]
+    if names[0] != names[1]:
+        raise Refused(f"{os.path.basename(wheel)} says that it is another package")
+    return names[0], called[1]
 
 
 def _python_for(venv: str) -> str:
@@ -89,6 +106,18 @@ def _python_for(venv: str) -> str:
     return found
 
 
+def _python_with_pip(python: str, venv: str, work: str) -> str:
+    """A Python with a pip that no project has had its hands on."""
+    if not os.path.lexists(venv):
+        made = venv  # It is new, and so still as we made it.
+    elif _is_done([python, "-I", "-c", "import pip"]):
+        return python
+    else:
+        made = os.path.join(work, "tool")
+    _run([python, "-I", "-m", "venv", made], doing="making a virtual environment")
+    return os.path.join(made, "bin", "python")
+
+
 def _packages_of(venv: str, python: str) -> str:
     asked = [python, "-I", "-c", "import sys; print('python%d.%d' % sys.version_info[:2])"]
     version = _run(asked, doing="asking for the version of Python").strip()
@@ -103,8 +132,13 @@ def _packages_of(venv: str, python: str) -> str:
 
 
 def _run_pip(tool: str, place: list[str], words: list[str], **env: str) -> None:
-    argv = [os.path.join(tool, "bin", "python"), "-I", "-B", "-c", _PIP, *place, *words]
+    argv = [tool, "-I", "-B", "-c", _PIP, *place, *words]
     _run(argv, doing="pip", **env)
+
+
+def _is_done(argv: list[str]) -> bool:
+    quiet = subprocess.DEVNULL
+    return subprocess.run(argv, stdin=quiet, stdout=quiet, stderr=quiet).returncode == 0
 
 
 def _run(argv: list[str], *, doing: str, **env: str) -> str:
@@ -122,15 +156,17 @@ def _run(argv: list[str], *, doing: str, **env: str) -> str:
     return done.stdout[-64 * 1024 :].decode("utf-8", "replace")
 
 
-def _limit_files() -> None:
-    """No answer of an index fills the disk of a machine that has no other limit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    most = _LARGEST_FILE if hard == resource.RLIM_INFINITY else min(hard, _LARGEST_FILE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+def _limit() -> None:
+    """No answer of an index fills the disk or the memory, also where there is no other limit."""
+    limits = ((resource.RLIMIT_FSIZE, _LARGEST_FILE), (resource.RLIMIT_DATA, _MOST_MEMORY))
+    for kind, most in limits:
+        _, hard = resource.getrlimit(kind)
+        given = most if hard == resource.RLIM_INFINITY else min(hard, most)
+        resource.setrlimit(kind, (given, hard))
 
 
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except (Refused, OSError) as error:
+    except (Refused, OSError, zipfile.BadZipFile) as error:
         sys.exit(str(error))
