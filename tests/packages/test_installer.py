@@ -167,6 +167,7 @@ def test_text_that_is_no_text_is_shown(tmp_path: Path) -> None:
 def test_a_list_that_is_not_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "pip.txt").write_bytes(b"requests\n\xff\n")
     (tmp_path / "npm.txt").mkdir()
+    os.mkfifo(tmp_path / "apt.txt")
     lists = read_lists(tmp_path)
     assert (lists.apt, lists.npm) == (None, None)
     assert lists.pip is not None

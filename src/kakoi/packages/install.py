@@ -9,7 +9,9 @@ exit status    what it means                      in the log
 """
 
 import asyncio
+import os
 import shlex
+import stat
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -173,7 +175,10 @@ def read_lists(folder: Path = SHIPPED) -> AllowlistConfig:
 def _read_list(ecosystem: Ecosystem, folder: Path) -> Allowlist | None:
     path = folder / f"{ecosystem}.txt"
     try:
-        with path.open("rb") as file:
+        # Not blocking: nobody may be at the other end of a pipe.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None
             data = file.read(_MAX_LIST_BYTES + 1)
     except OSError:  # A list that cannot be read is none: nothing of it is allowed.
         return None
