@@ -127,7 +127,10 @@ def test_npm_installs_what_was_asked_for_and_nothing_of_the_project(
     home.write(home.project / "package.json", text)
     home.write(home.project / "w" / "package.json", '{"name": "w", "version": "1.0.0"}')
     with an_index() as theirs:
-        home.write(home.project / ".npmrc", f"registry={theirs.url}/\nignore-scripts=false\n")
+        # A command could write to the home; a folder above could take ours for its workspace.
+        home.write(home.root / "package.json", '{"workspaces": ["tmp/*/*/in"]}')
+        for folder in (home.project, home.root):
+            home.write(folder / ".npmrc", f"registry={theirs.url}/\nignore-scripts=false\n")
         status, output, said = install(home, index, "npm")
     assert status == 0, said
     assert not marker.exists()

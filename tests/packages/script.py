@@ -34,7 +34,7 @@ while [ -e "$HOME/slow" ]; do sleep 0.05; done
 if [ -e "$HOME/broken" ]; then cat "$HOME/broken" >&2; exit 1; fi
 for last; do :; done
 name=${last%"${last#?*@}"}
-if [ "$2" = --prefix ]; then mkdir -p "$3/node_modules/${name%@}"; fi
+if [ "${0##*/}" = npm ]; then mkdir -p "node_modules/${name%@}"; fi
 """
 
 

@@ -19,7 +19,7 @@ ASKED = {
     "apt": ["apt-get", "install", "-y"],
     "pip": ["pip", "install", "--isolated", "--no-input", "--disable-pip-version-check"],
     "npm": [
-        *("npm", "install", "--prefix", "…", "--userconfig", "/dev/null", "--cache", "…"),
+        *("npm", "install", "--no-workspaces", "--userconfig", "/dev/null", "--cache", "…"),
         *("--git", "false", "--ignore-scripts", "--legacy-peer-deps"),
         *("--no-audit", "--no-fund", "--no-update-notifier"),
     ],

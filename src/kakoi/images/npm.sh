@@ -36,8 +36,9 @@ trap 'exit 1' HUP INT TERM
 mkdir "$work/in"
 cd "$work/in"
 echo '{"private": true}' >package.json
-# Dependencies that are repositories would run scripts of their own: there is no git.
-npm install --prefix "$work/in" --userconfig /dev/null --cache "$work/cache" --git false \
+# Dependencies that are repositories would run scripts of their own: there is no git. With --prefix the
+# settings of the system would not be read either; no folder above takes this one for its workspace.
+npm install --no-workspaces --userconfig /dev/null --cache "$work/cache" --git false \
     --ignore-scripts --legacy-peer-deps --no-audit --no-fund --no-update-notifier "$package" >&2
 [ ! -e package-lock.json ] || node -e '
     const all = JSON.parse(require("fs").readFileSync("package-lock.json", "utf8")).packages
