@@ -191,6 +191,26 @@ async def test_what_cannot_be_downloaded_leaves_the_cache_as_it_was(
     assert cache.sizes() == {}
 
 
+@pytest.mark.slow("a container")
+async def test_no_requirements_make_pip_run_code_where_it_is_to_download(
+    make: Make, image: str, tmp_path: Path
+) -> None:
+    marker = "/workspace/tmp/script-was-run"
+    files = {
+        "requirements.txt": "--no-binary :all:\n./evil\n",
+        "evil/setup.py": f"open({marker!r}, 'w')\n",
+        "pip.py": f"open({marker!r}, 'w')\n",
+    }
+    manager = make(image=image, install_dependencies=False, network="none")
+    async with manager.open(a_task(a_repository(tmp_path / "p", files))) as info:
+        channel = await manager.find(info.container_id).adapter.channel()
+        (step,) = steps_for(["requirements.txt"])
+        with pytest.raises(SandboxError, match="only wheels are installed"):
+            await Cache(tmp_path / "cache").fill(channel, step)
+        with pytest.raises(FileNotFoundError):
+            await channel.stat_file(marker)
+
+
 def test_the_cache_has_a_place_for_each_manager_and_is_listed_and_forgotten(tmp_path: Path) -> None:
     assert set(FOLDERS) == {"pip", "npm", "go", "cargo", "mvn"}
     (tmp_path / "pip.tar").write_bytes(b"x" * 2048)

@@ -27,7 +27,7 @@ _PARTS = 5  # NAME-VERSION-PYTHON-ABI-PLATFORM.whl
 _COMMON = ["--isolated", "--no-input", "--disable-pip-version-check", "--no-cache-dir"]
 # pip, which must start nothing. With a folder of packages, it works for the environment that these
 # belong to: it can list and replace them, but imports none.
-_PIP = """
+PIP_PROGRAM = """
 import errno, importlib.machinery, os, runpy, sys
 PROGRAMS = ("subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "pty.")
 def refuse(event, args):
@@ -132,7 +132,7 @@ def _packages_of(venv: str, python: str) -> str:
 
 
 def _run_pip(tool: str, place: list[str], words: list[str], **env: str) -> None:
-    argv = [tool, "-I", "-B", "-c", _PIP, *place, *words]
+    argv = [tool, "-I", "-B", "-c", PIP_PROGRAM, *place, *words]
     _run(argv, doing="pip", **env)
 
 

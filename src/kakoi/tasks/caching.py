@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kakoi.errors import SandboxError
+from kakoi.packages.wheels import PIP_PROGRAM
 from kakoi.runner.commands import Channel, Command
 from kakoi.tasks.checkout import PROJECT
 from kakoi.tasks.dependencies import Step
@@ -84,7 +85,8 @@ class Cache:
             raise SandboxError(f"nobody here knows how to download for {step.file} and run nothing")
         # What is kept already stays: a cache grows.
         await self.give(channel, step)
-        done = await channel.run(Command(command=download, cwd=PROJECT, timeout_s=_FILL_S))
+        command = _without_building(download) if name == "pip" else download
+        done = await channel.run(Command(command=command, cwd=PROJECT, timeout_s=_FILL_S))
         if not done.ok:
             said = (done.stderr or done.stdout or done.error).strip()[-500:]
             raise SandboxError(f"`{download}` failed: {said}")
@@ -116,6 +118,11 @@ class Cache:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.tar"
+
+
+def _without_building(download: str) -> list[str]:
+    """The same by a pip that starts no program: a requirements file can ask for sources."""
+    return ["python3", "-I", "-c", PIP_PROGRAM, "", "", *download.split()[1:]]
 
 
 def manager_of(step: Step) -> str:
