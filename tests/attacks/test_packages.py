@@ -308,6 +308,7 @@ def test_pip_takes_nothing_else_for_an_environment(ready: Home, index: Index, wh
     assert not marker.exists()
 
 
+@pytest.mark.slow("waits for a time limit")
 def test_an_index_that_never_ends_its_answer_is_given_up(ready: Home, index: Index) -> None:
     index.answers["/simple/shared-thing"] = drip
     settings = ready.write(ready.root / "pip.conf", index.pip_settings)
