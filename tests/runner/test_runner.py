@@ -956,9 +956,9 @@ async def test_a_runner_out_of_descriptors_says_so_and_loses_none() -> None:
             assert set(reasons) == {Reason.EXITED, Reason.NEVER_STARTED}
             assert reasons.count(Reason.EXITED) >= 4
         assert (await run(channel, "echo next")).stdout == "next\n"
-        # Streams, loop, null, stderr, and a line for each keeper.
+        # Streams, loop, null, stderr, its score, and a line for each keeper.
         runner = runner_of(channel)
-        assert descriptors_of(runner) <= 8 + len(children_of(runner))
+        assert descriptors_of(runner) <= 9 + len(children_of(runner))
     finally:
         await soon(channel.close())
 

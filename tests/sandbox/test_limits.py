@@ -15,6 +15,7 @@ from kakoi.results import Reason
 from kakoi.runner.commands import MIB, Command
 from kakoi.sandbox.adapter import Limits
 from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+from kakoi.sandbox.job_groups import make_job_groups
 from kakoi.sandbox.limits import Group, make_group
 from tests.sandbox.boxes import needs_root, require_bubblewrap
 
@@ -92,6 +93,38 @@ def test_what_is_not_limited_needs_no_group(tmp_path: Path) -> None:
     no_limits = Limits(memory_bytes=None, cpus=None, processes=None)
     assert make_group(no_limits, root=root) is None
     assert os.listdir(root / "cg") == ["x"]
+
+
+KERNEL_FILES = {
+    1: ("cgroup.procs", "memory.oom_control", "memory.usage_in_bytes"),
+    2: ("cgroup.procs", "memory.events", "memory.current", "memory.max", "cgroup.subtree_control"),
+}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_commands_get_groups_of_their_own_beside_the_runner(tmp_path: Path, version: int) -> None:
+    def mkdir(folder: Path) -> None:
+        folder.mkdir()
+        for name in KERNEL_FILES[version]:
+            (folder / name).touch()
+
+    outer = tmp_path / "outer"
+    mkdir(outer)
+    made = make_job_groups(outer, 96 * MIB, 8 * MIB, mkdir=mkdir, kernel=(6, 1))
+    assert made is not None
+    made.close()
+    limit = "memory.max" if version == 2 else "memory.limit_in_bytes"
+    # The runner, and what it writes, has room beside all commands, and each leaves some to others.
+    found = [int((folder / limit).read_text()) for folder in (outer / "jobs/0", outer / "jobs")]
+    assert found == [96 * MIB, 112 * MIB]
+    assert int((outer / limit).read_text()) == (112 + 64 + 8) * MIB
+    if version == 1:
+        assert made.entrance == outer
+    else:  # A group with processes in it cannot have limited ones inside.
+        assert made.entrance == outer / "runner"
+        assert (outer / "cgroup.subtree_control").read_text() == "+memory"
+        assert (outer / "jobs/cgroup.subtree_control").read_text() == "+memory"
+        assert make_job_groups(outer, MIB, 0, mkdir=mkdir, kernel=(5, 15)) is None
 
 
 # --- On this one -------------------------------------------------------------------------------

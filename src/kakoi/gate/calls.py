@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 
-from kakoi.errors import ConfigurationError, UserCancelledError
+from kakoi.errors import ConfigurationError, KakoiError, UserCancelledError
 from kakoi.policy.decide import Decision, is_for_any_shell
 from kakoi.policy.rules import Verdict
 from kakoi.results import ExecutionResult, Reason
@@ -71,9 +71,12 @@ def with_variables(command: Command, variables: Mapping[str, str]) -> Command:
     return replace(command, env={**command.env, **variables}) if variables else command
 
 
-def lost_result(error: str) -> ExecutionResult:
+def lost_result(error: BaseException) -> ExecutionResult:
     """Of a command whose sandbox failed."""
-    return ExecutionResult(125, "", "", 0, reason=Reason.SANDBOX_LOST, error=error)
+    details = error.details if isinstance(error, KakoiError) else {}
+    if details.get("reason") is Reason.OUT_OF_MEMORY:
+        return ExecutionResult(137, "", "", 0, reason=Reason.OUT_OF_MEMORY, error=str(error))
+    return ExecutionResult(125, "", "", 0, reason=Reason.SANDBOX_LOST, error=str(error))
 
 
 def cancelled_result() -> ExecutionResult:

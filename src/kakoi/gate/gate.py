@@ -258,7 +258,7 @@ class Gate:
                 stderr_truncated=result.stderr_bytes > limit_bytes,
             )
         except (KakoiError, OSError) as error:
-            result = lost_result(str(error))
+            result = lost_result(error)
         result = with_blocked(result, watch)
         await self._record_end(ended(entry, result))
         return result
@@ -277,7 +277,7 @@ class Gate:
         beginning: "asyncio.Task[None]",
         error: BaseException,
     ) -> ExecutionResult:
-        result = lost_result(str(error)) if isinstance(error, SandboxError) else cancelled_result()
+        result = lost_result(error) if isinstance(error, SandboxError) else cancelled_result()
         await asyncio.wait([beginning])
         if not isinstance(beginning.exception(), AuditError):
             with contextlib.suppress(KakoiError, OSError):
@@ -367,7 +367,7 @@ class Gate:
         except BaseException as error:
             if not recorded:
                 lost = isinstance(error, SandboxError)
-                result = lost_result(str(error)) if lost else cancelled_result()
+                result = lost_result(error) if lost else cancelled_result()
                 await self._record_end(ended(entry, result))
             raise
 

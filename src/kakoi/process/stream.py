@@ -29,6 +29,7 @@ class Launch:
 
     `files`: an argument that equals one of these keys becomes the number of a descriptor from
     which the program can read the bytes.
+    `descriptors`: of ours, which the program inherits by the same numbers.
     `kept`: a keeper stands above the program and ends all that it started when it exits, when
     the stream is ended and when we die. Without it the program has to see to that itself: it
     notices the end of its input.
@@ -41,6 +42,7 @@ class Launch:
     env: Mapping[str, str]
     cwd: str = "/"
     files: Mapping[str, bytes] = field(default_factory=dict)
+    descriptors: Sequence[int] = ()
     kept: bool = False
     with_group: bool = False
     separate_stderr: bool = False
@@ -163,7 +165,7 @@ class ProcessStream:
                 stdin=streams[0],
                 stdout=streams[1],
                 stderr=streams[2],
-                pass_fds=list(fds.values()),
+                pass_fds=[*fds.values(), *launch.descriptors],
                 start_new_session=True,
             )
         try:

@@ -1,10 +1,12 @@
 """What a runner says, turned into values or refused: it may lie, but not in another shape."""
 
+import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from kakoi.errors import ConfigurationError
 from kakoi.results import Capture, ExecutionResult, Reason
 from kakoi.runner.commands import FileInfo, JobInfo
 from kakoi.runner.exports import parse_exports
@@ -101,11 +103,20 @@ class Hello:
         return cls(text(answer, "shell"), number(answer, "uid"), text(answer, "cwd"), landlock)
 
 
-def parse_failure(answer: Mapping[str, Any], path: str | None) -> OSError:
-    """What the system said in the sandbox: a number of errno.h, and words."""
+def parse_failure(
+    answer: Mapping[str, Any], path: str | None, job: str | None
+) -> OSError | ConfigurationError:
+    """What the system said in the sandbox, by a number of errno.h and words; or that it does not
+    know the job."""
     code = number(answer, "errno")
     if not 0 < code < 4096:
         raise BadFrame(f"an impossible error {code}")
+    if code == errno.ESRCH:
+        return ConfigurationError(
+            f"there is no job {job!r} in the sandbox",
+            hint="list the jobs; a finished one is forgotten after a while, and all of them where "
+            "the sandbox was lost",
+        )
     return OSError(code, text(answer, "error")[:500], path)
 
 

@@ -34,6 +34,7 @@ from kakoi.runner.commands import (
 )
 from kakoi.runner.delivery import RunnerSettings
 from kakoi.runner.line import DEFAULT_PATIENCE, Carrier, Exchange, Line, Patience, open_line
+from kakoi.runner.loss import Loss
 from kakoi.runner.unread import Unread
 
 _ALL = 2**62
@@ -58,6 +59,7 @@ class RunnerChannel:
         # The runner keeps the time; if a command has not ended by then, it breaks its word.
         self.grace_s = grace_s
         self._closing: asyncio.Task[None] | None = None
+        self.loss = Loss()
 
     @property
     def lost(self) -> bool:
@@ -204,14 +206,12 @@ class RunnerChannel:
             exchange.on_data = lambda _kind, _body: None  # It may be on its way; nobody wants it.
             self._line.stream.write(frames.CANCEL, exchange.number)
             raise
+        except SandboxError as error:
+            raise await self.loss.explained_error(error) from None
         if "errno" in answer:
             with self._trusting_nothing():
-                failure = parse_failure(answer, path or (order or {}).get("path"))
-            if failure.errno == errno.ESRCH:
-                raise ConfigurationError(
-                    f"there is no job {(order or {}).get('id')!r} in the sandbox",
-                    hint="list the jobs; a finished one is forgotten after a while",
-                )
+                asked = order or {}
+                failure = parse_failure(answer, path or asked.get("path"), asked.get("id"))
             raise failure
         return answer
 
@@ -396,4 +396,5 @@ class _Running:
             # First of all the end of everything that may still run there.
             await self._channel.close()
             spent_ms = round((self._loop.time() - self._began) * 1000)
-            return lost_result(self.id, str(error), spent_ms, *self._kept.values())
+            lost = lost_result(self.id, str(error), spent_ms, *self._kept.values())
+            return await self._channel.loss.explained(lost)

@@ -7,7 +7,7 @@ is copied or mounted, so any image with python3 will do.
 import marshal
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.machinery import SourceFileLoader
@@ -102,6 +102,8 @@ class RunnerSettings:
     `linger`: it stays while jobs run, though its client is gone, and later clients find it.
     `max_processes`: how many processes its user may have (RLIMIT_NPROC); None is no limit.
     `oom_counter`: where the kernel counts kills for want of memory, if not where it is usual.
+    `job_groups`: control groups for commands, each by three descriptors that the runner inherits:
+        its `cgroup.procs`, its count of such kills, and how much it uses.
     `cwd`: where commands start, if not where it is started itself.
     `walls`: what it raises around commands, and itself (sandbox/landlock.py).
     `rlimits`: what each process of a command may use, by the names in room.py.
@@ -110,6 +112,7 @@ class RunnerSettings:
     linger: bool = False
     max_processes: int | None = None
     oom_counter: str = ""
+    job_groups: Sequence[tuple[int, int, int]] = ()
     cwd: str = ""
     walls: Mapping[str, Any] = field(default_factory=dict)
     rlimits: Mapping[str, int] = field(default_factory=dict)

@@ -24,6 +24,7 @@ import resource
 import select
 import socket
 import time
+from functools import partial
 
 from kakoi import keeper as ending
 from kakoi.runner.nursery import Nursery
@@ -36,10 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from kakoi.runner.memory import Scores
+
 END = b"E"
 SIGNAL = b"S"
 _PATIENCE_S = 30.0
 _SEND_TIMEOUT_S = 2.0
+# Until then a program may still be on its way into memory, and its files in /proc root's.
+_NEWBORN_MS = 5
 
 
 class Record:
@@ -66,11 +71,20 @@ class Record:
         return cls(**marshal.loads(data))  # noqa: S302 - from our own child
 
 
+class Birth:
+    """What keepers are born with: the rlimits of their commands, and who is killed first."""
+
+    def __init__(self, rlimits: dict[str, int], scores: Scores) -> None:
+        self.rlimits, self.scores = rlimits, scores
+
+
 class Keeper:
     """The runner's side of one keeper, born in the nursery if there is one."""
 
-    def __init__(self, rlimits: dict[str, int], nursery: Nursery | None = None) -> None:
-        self.pid, self.line = _fork_keeper(rlimits) if nursery is None else nursery.keeper()
+    group = 0  # The number of its control group, where there are some.
+
+    def __init__(self, birth: Birth, nursery: Nursery | None = None) -> None:
+        self.pid, self.line = _fork_keeper(birth) if nursery is None else nursery.keeper()
         self.line.settimeout(_SEND_TIMEOUT_S)
 
     def fileno(self) -> int:
@@ -130,31 +144,29 @@ class Keeper:
         ending.send(self.pid, signal.SIGCONT)
 
 
-def _fork_keeper(rlimits: dict[str, int]) -> tuple[int, socket.socket]:
+def _fork_keeper(birth: Birth) -> tuple[int, socket.socket]:
     ours, theirs = socket.socketpair()
     try:
-        pid = os.fork()
+        with birth.scores.of_keepers():
+            pid = os.fork()
     except OSError:
         ours.close()
         theirs.close()
         raise
     if pid == 0:
         try:
-            _serve(theirs, rlimits)
+            _serve(theirs, birth)
         finally:
             os._exit(1)
     theirs.close()
     return pid, ours
 
 
-def walled_nursery(raise_walls: Callable[[], None], rlimits: dict[str, int]) -> Nursery:
+def walled_nursery(raise_walls: Callable[[], None], birth: Birth) -> Nursery:
     """Where keepers come from that have walls around them; OSError if those can't be raised."""
 
-    def begin() -> None:
-        _go_first()  # Afterwards a wall may be in the way.
-        raise_walls()
-
-    return Nursery(begin, lambda line: _serve(line, rlimits), _keep_only)
+    live = partial(_serve, birth=birth)
+    return Nursery(raise_walls, live, _keep_only, birth.scores.of_keepers)
 
 
 def end_orphans(keepers: set[int]) -> int:
@@ -184,13 +196,12 @@ def _reap_all_but(keepers: set[int]) -> None:
 # --- Inside the keeper -----------------------------------------------------------------------
 
 
-def _serve(line: socket.socket, rlimits: dict[str, int]) -> None:
+def _serve(line: socket.socket, birth: Birth) -> None:
     """A keeper's life: one command after the other, until the runner is gone."""
     _keep_only(line.fileno())
     ending.become_keeper()
     ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
-    _go_first()
-    limit_us(rlimits)  # Once, here: commands inherit it, and the runner has no part in it.
+    limit_us(birth.rlimits)  # Once, here: commands inherit it, and the runner has no part in it.
     wakeup, wakeup_end = os.pipe()
     for fd in (wakeup, wakeup_end):
         os.set_blocking(fd, False)
@@ -198,16 +209,10 @@ def _serve(line: socket.socket, rlimits: dict[str, int]) -> None:
     signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
     while True:
         request, streams = _receive(line)
-        record = _keep_one(request, streams, line, wakeup)
+        record = _keep_one(request, streams, _Inside(line, wakeup, birth.scores))
         line.sendall(record.dump())
         for fd in streams:
             os.close(fd)
-
-
-def _go_first() -> None:
-    """Out of memory, the kernel is to kill a command, which inherits this, and not the runner."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("300")
 
 
 def _keep_only(line: int) -> None:
@@ -244,7 +249,14 @@ def _receive(line: socket.socket) -> tuple[Any, list[int]]:
     return marshal.loads(data[10:]), list(streams)  # noqa: S302 - from our own parent
 
 
-def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int) -> Record:
+class _Inside:
+    """What a keeper has: the line to the runner, what wakes it, and who is killed first."""
+
+    def __init__(self, line: socket.socket, wakeup: int, scores: Scores) -> None:
+        self.line, self.wakeup, self.scores = line, wakeup, scores
+
+
+def _keep_one(request: Any, streams: list[int], inside: _Inside) -> Record:
     argv, env, cwd, terminal, shell = request
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     reports: list[int] = []
@@ -270,7 +282,7 @@ def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int
         os.chdir("/")
         for fd in held:
             os.close(fd)
-    record = _watch(command, line, wakeup)
+    record = _watch(command, inside)
     if reports:
         record.cwd, record.exports = read_cwd(reports[0]), read_exports(reports[1])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -281,15 +293,20 @@ def _keep_one(request: Any, streams: list[int], line: socket.socket, wakeup: int
     return record
 
 
-def _watch(command: int, line: socket.socket, wakeup: int) -> Record:
+def _watch(command: int, inside: _Inside) -> Record:
     """Wait for the command's end, or for the word to end it; nothing is left below afterwards."""
+    line, wakeup = inside.line, inside.wakeup
     poll = select.poll()
     poll.register(line, select.POLLIN)
     poll.register(wakeup, select.POLLIN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     status, rss = None, 0
+    patience_ms: int | None = _NEWBORN_MS
     while status is None:
-        ready = {fd for fd, _ in poll.poll()}
+        ready = {fd for fd, _ in poll.poll(patience_ms)}
+        if not ready:
+            inside.scores.put_first(command)
+            patience_ms = None
         if line.fileno() in ready:
             told = line.recv(2)
             if told[:1] == SIGNAL:

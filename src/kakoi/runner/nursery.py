@@ -21,6 +21,7 @@ from kakoi import keeper as ending
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 _PATIENCE_S = 5.0
 _READY = b"r"
@@ -31,6 +32,7 @@ class Nursery:
     """The runner's side of it.
 
     `begin`: what it does first, once; OSError if that fails. `live`: a keeper's life on its line.
+    `forking`: what to be in while it is forked.
     """
 
     def __init__(
@@ -38,15 +40,17 @@ class Nursery:
         begin: Callable[[], None],
         live: Callable[[socket.socket], None],
         keep_only: Callable[[int], None],
+        forking: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._begin, self._live, self._keep_only = begin, live, keep_only
+        self._begin, self._live, self._keep_only, self._forking = begin, live, keep_only, forking
         self._open()
 
     def _open(self) -> None:
         self._line, theirs = socket.socketpair()
         with contextlib.closing(theirs):
             try:
-                self.pid = os.fork()
+                with self._forking():
+                    self.pid = os.fork()
             except OSError:
                 self._line.close()
                 raise

@@ -25,10 +25,10 @@ from kakoi.runner import frames
 from kakoi.runner.allowlist import Programs, find_programs, kept_out
 from kakoi.runner.clients import Client
 from kakoi.runner.jobs import Job
-from kakoi.runner.keepers import Keeper, Record, end_orphans, walled_nursery
+from kakoi.runner.keepers import Birth, Keeper, Record, end_orphans, walled_nursery
 from kakoi.runner.lingering import Deaf, Meeting, Turn
 from kakoi.runner.loop import READ, Loop
-from kakoi.runner.memory import OutOfMemory
+from kakoi.runner.memory import JobGroups, OutOfMemory, Scores
 from kakoi.runner.orders import Orders, check_run
 from kakoi.runner.room import full_place, limit_us
 from kakoi.runner.shells import changes_the_shell
@@ -58,11 +58,13 @@ class Runner:
     def __init__(
         self,
         settings: dict[str, Any],
+        birth: Birth,
         nursery: Nursery | None = None,
         landlock: int = 0,
         programs: Programs | None = None,
     ) -> None:
         self.loop = Loop()
+        self._birth = birth
         self._nursery = nursery
         self._programs = programs
         self._landlock = landlock
@@ -83,8 +85,8 @@ class Runner:
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._shell = usual_shell()
         self._cwd = os.getcwd()
-        self._memory = OutOfMemory(settings.get("oom_counter", ""))
-        self._rlimits: dict[str, int] = settings.get("rlimits", {})
+        self._groups = JobGroups(settings.get("job_groups", []))
+        self._memories = self._groups.memories or [OutOfMemory(settings.get("oom_counter", ""))]
         self._env = {
             name: value
             for name, value in os.environb.items()
@@ -212,7 +214,14 @@ class Runner:
         return keeper
 
     def _new_keeper(self) -> Keeper:
-        keeper = Keeper(self._rlimits, self._nursery)
+        keeper = Keeper(self._birth, self._nursery)
+        if self._groups.memories:
+            try:
+                taken = [each.group for each in self._keepers.values()]
+                keeper.group = self._groups.enter(keeper.pid, taken)
+            except OSError:
+                keeper.close()
+                raise
         self._keepers[keeper.pid] = keeper
         self.loop.watch(keeper.fileno(), READ, lambda _events: self._on_record(keeper))
         return keeper
@@ -224,20 +233,22 @@ class Runner:
     def _on_record(self, keeper: Keeper) -> None:
         record = keeper.record()
         job = self._busy.pop(keeper.pid, None)
+        failed = record.kind != "exited" or record.number != 0
+        ran_out = failed and self._memories[keeper.group].ran_out()
         if record.kind == "lost":
             self._dismiss(keeper)
             # Without its keeper, what the command has started falls to us.
             del self._keepers[keeper.pid]
             record.survivors = end_orphans(self._ours())
-        elif record.survivors:
+        elif record.survivors or (ran_out and self._groups.memories):
+            # What has filled its group may be there for good: the next one gets another.
             self._dismiss(keeper)
         else:
             self._idle.append(keeper)
             if len(self._idle) > _SPARE_KEEPERS:
                 self._trim_later()
         if job is not None:
-            failed = record.kind != "exited" or record.number != 0
-            if failed and self._memory.ran_out() and not job.why:
+            if ran_out and not job.why:
                 job.why = "out_of_memory" if _was_killed(record) else ""
             if failed:
                 job.disk_full = full_place(self._places(job))
@@ -326,7 +337,7 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _walled(settings: dict[str, Any]) -> tuple[Nursery | None, int, Programs | None]:
+def _walled(settings: dict[str, Any], birth: Birth) -> tuple[Nursery | None, int, Programs | None]:
     """Raise the walls that were asked for; where keepers come from, which Landlock it is, and
     which programs may be executed."""
     if settings.get("cwd"):
@@ -342,7 +353,7 @@ def _walled(settings: dict[str, Any]) -> tuple[Nursery | None, int, Programs | N
     programs = find_programs(walls, path, usual_shell())
     around_runner(walls)
     try:
-        nursery = walled_nursery(lambda: around_commands(walls), settings.get("rlimits", {}))
+        nursery = walled_nursery(lambda: around_commands(walls), birth)
         return nursery, landlock_abi(), programs
     except OSError as error:
         if walls.get("needs_abi"):
@@ -364,13 +375,14 @@ def main(settings: dict[str, Any]) -> None:
             return
     except Deaf:
         sys.exit("kakoi: there is a runner already, and it does not answer")
+    birth = Birth(settings.get("rlimits", {}), Scores())
     ending.become_keeper()
     ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
     if settings.get("max_processes"):
         limit_us({"processes": settings["max_processes"]})
     gc.freeze()  # Before forking: a collection would copy every page it touches.
     try:
-        runner = Runner(settings, *_walled(settings))
+        runner = Runner(settings, birth, *_walled(settings, birth))
     except Unkept as error:
         sys.exit(f"kakoi-unkept: {error}\nfix: {error.fix}")
     meeting = None if turn is None else Meeting(turn, runner.loop, runner.welcome)

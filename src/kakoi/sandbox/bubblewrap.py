@@ -145,10 +145,7 @@ class BubblewrapAdapter:
 
     async def run(self, command: Command) -> ExecutionResult:
         """Run `command` to its end; whatever came of it is a result."""
-        channel = await self.channel()
-        group = self._group
-        result = await channel.run(command)
-        return result if group is None else group.explained(result)
+        return await (await self.channel()).run(command)
 
     async def execute(
         self, command: str | Sequence[str], options: ExecuteOptions | None = None
@@ -243,13 +240,13 @@ class BubblewrapAdapter:
         except LimitError:
             await self._leave_group()
             raise
-        counter = group.oom_counter if group else ""
-        if counter:
+        told = group.handed_over() if group else {}
+        if counter := told.get("oom_counter"):
             seen = look_at(counter, what="the counter of the control group")
             wanted = replace(wanted, read_only=(*wanted.read_only, seen))
         settings = RunnerSettings(
             max_processes=self._limits.processes,
-            oom_counter=counter,
+            **told,
             walls=walls_of(wanted, system).handed_over(),
             rlimits=rlimits_for(self._limits, kept),
         )
@@ -258,8 +255,8 @@ class BubblewrapAdapter:
                 return await self._start(wanted, system, settings)
             return await self._start_with(self._outlet, wanted, system, settings)
         except SandboxError as error:
-            if (told := as_unavailable(error, sandbox=self.name)) is not error:
-                raise told from None
+            if (why := as_unavailable(error, sandbox=self.name)) is not error:
+                raise why from None
             # It tells only that the runner did not come up. Why, is found out when it matters.
             self._availability = await self._probe()
             if self._availability:
@@ -269,7 +266,12 @@ class BubblewrapAdapter:
     async def _start(self, wanted: Settings, system: System, settings: RunnerSettings) -> Channel:
         groups = self._group.entries if self._group else ()
         launch = build_launch(wanted, system, python_argv(system.python), groups=groups)
-        return await open_channel(launch, settings, self._executor.stream)
+        if self._group is None:
+            return await open_channel(launch, settings, self._executor.stream)
+        launch = replace(launch, descriptors=self._group.descriptors)
+        channel = await open_channel(launch, settings, self._executor.stream)
+        channel.loss.ran_out = self._group.ran_out
+        return channel
 
     async def _start_with(
         self, outlet: Outlet, wanted: Settings, system: System, settings: RunnerSettings

@@ -69,7 +69,7 @@ class Confinement:
         return RunnerSettings(
             cwd=self.workspace.path,
             walls=self.walls(as_root=as_root).handed_over(),
-            oom_counter=self.group.oom_counter if self.group else "",
+            **(self.group.handed_over() if self.group else {}),
             rlimits=rlimits_for(limits, self.group.kept if self.group else ()),
         )
 
@@ -108,7 +108,7 @@ class Confinement:
         for path in (*_SYSTEM, os.path.realpath(sys.base_prefix)):
             yield path, RUN
         seen = [*harmless_etc(), *_TO_SEE, *(_OF_THE_NETWORK if self.network == "host" else ())]
-        if self.group and self.group.oom_counter:
+        if self.group and self.group.oom_counter and not self.group.jobs:
             seen.append(self.group.oom_counter)
         for path in seen:
             yield path, READ
@@ -125,12 +125,16 @@ class Confinement:
         if "PATH" in env:
             given["PATH"] = self._readable(env["PATH"])
         python, _home = find_python()
+        handed = self.group.descriptors if self.group else ()
         if not as_root:
             enter = ["/bin/sh", "-c", ENTER, "sh", *self._groups, "--"] if self._groups else []
-            return Launch(argv=[*enter, *python_argv(python)], env=given, kept=True)
+            return Launch(
+                argv=[*enter, *python_argv(python)], env=given, descriptors=handed, kept=True
+            )
         given |= {"USER": "agent", "LOGNAME": "agent"}
         argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *python_argv(python)]
-        return Launch(argv=argv, env=given, files={_SPEC: os.fsencode(self._spec())}, kept=True)
+        spec = {_SPEC: os.fsencode(self._spec())}
+        return Launch(argv=argv, env=given, files=spec, descriptors=handed, kept=True)
 
     def _spec(self) -> str:
         """What staging.py is to do: show each writable directory as the user's, where it is."""

@@ -31,7 +31,7 @@ from kakoi.sandbox.adapter import (
     exit_code_or_raise,
 )
 from kakoi.sandbox.docker_advice import is_conflict
-from kakoi.sandbox.docker_checks import holding_of, out_of_memory
+from kakoi.sandbox.docker_checks import holding_of
 from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Plan, Program, Tag, run_args
 from kakoi.sandbox.docker_container import (
     Container,
@@ -41,6 +41,7 @@ from kakoi.sandbox.docker_container import (
 )
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.docker_entry import Entry, Guest, Streams, walls_of
+from kakoi.sandbox.docker_memory import ContainerMemory, kills_in, out_of_memory
 from kakoi.sandbox.docker_shortcut import shortened
 from kakoi.sandbox.docker_way import Ways, adopted
 from kakoi.sandbox.outlet import Outlet, checked_outlet
@@ -62,8 +63,7 @@ class DockerAdapter:
     `tag`: name and labels. `clock`: the time of day in seconds; without it no label has a date.
     `engine_env`: variables of the engine's own program, such as DOCKER_HOST.
     `streams`: what starts programs that stay; for tests.
-    `engine`: one that knows the images already; then `executor`, `program` and `engine_env` say
-        how to enter containers only.
+    `engine`: one that knows the images already; the others then say how to enter containers only.
     `outlet`: who serves the networks `open` and `allowlist`.
     """
 
@@ -99,6 +99,7 @@ class DockerAdapter:
         self._clock = clock
         self._container: Container | None = None
         self._guest: Guest | None = None
+        self._memory: ContainerMemory | None = None
         self._holding = Holding()
         self._connection = Connection(self._open)
         self._has_warned = config.network != "host"
@@ -211,8 +212,12 @@ class DockerAdapter:
             return await self._run_once(command)
         # Kept in hand: after a cleanup meanwhile, another one would make another container.
         connection = self._connection
-        result = await (await connection.channel()).run(command)
-        return await self._explain_loss(result, connection)
+        channel = await connection.channel()
+        memory = self._memory
+        result = await channel.run(command)
+        if memory is None or not (channel.lost or result.reason is Reason.SANDBOX_LOST):
+            return result
+        return await self._explain_loss(result, connection, memory)
 
     async def execute(
         self, command: str | Sequence[str], options: ExecuteOptions | None = None
@@ -296,9 +301,9 @@ class DockerAdapter:
             result = await guest.channel.run(command)
         finally:
             await finish(self._end(guest))
-        if result.reason is not Reason.SANDBOX_LOST:
-            return result
-        return out_of_memory(result) if await self._engine.had_oom(guest.name) else result
+        if result.reason is Reason.SANDBOX_LOST and await self._engine.had_oom(guest.name):
+            return out_of_memory(result)
+        return result
 
     async def _open_guest(self) -> Channel:
         await self._end_guest()
@@ -327,8 +332,7 @@ class DockerAdapter:
             raise
 
     async def _end(self, guest: Guest) -> None:
-        # In this order: there is nothing in it that would have to be ended with care.
-        await self._see_gone(guest.name)
+        await self._see_gone(guest.name)  # First: nothing in it has to be ended with care.
         await guest.leave()
 
     # --- A container that stays --------------------------------------------------------------
@@ -345,12 +349,15 @@ class DockerAdapter:
             await finish(self._see_gone(container.name))
             raise
         self._container = container
+        self._memory = ContainerMemory(self._engine, container).watching(channel)
         return channel
 
     async def _open_again(self, container: Container) -> Channel:
         """Find the runner that lives there. If there is none, nothing it started may live on."""
         async with closed_on_failure(await self._find_runner(container)) as channel:
             await self._ways.serve(container.name, channel)
+            before = await kills_in(channel)
+        self._memory = ContainerMemory(self._engine, container, before).watching(channel)
         return channel
 
     async def _find_runner(self, container: Container) -> Channel:
@@ -381,19 +388,13 @@ class DockerAdapter:
         return await shortened(channel, pid=pid, folder=folder)
 
     async def _explain_loss(
-        self, result: ExecutionResult, connection: Connection
+        self, result: ExecutionResult, connection: Connection, memory: ContainerMemory
     ) -> ExecutionResult:
         """A lost sandbox: say what became of it, and see to it that nothing of it goes on."""
-        container = self._container
-        if result.reason is not Reason.SANDBOX_LOST or container is None:
-            return result
         try:
-            state = await container.state()
-            if state.running:
+            result, is_running = await memory.explained(result)
+            if is_running:
                 await connection.channel()
-                return result
         except KakoiError as error:
             return dataclasses.replace(result, error=f"{result.error}; {error}")
-        if state.out_of_memory:
-            return out_of_memory(result)
-        return dataclasses.replace(result, error=f"{result.error}; its container is {state}")
+        return result

@@ -4,7 +4,6 @@ An engine may ignore a limit without a word (rootless podman on cgroup v1 does).
 says counts; what the engine says, only where the kernel is silent.
 """
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kakoi.errors import SandboxError
-from kakoi.results import ExecutionResult, Reason
 from kakoi.sandbox.adapter import Holding, Limits
 from kakoi.sandbox.disk import Disk
 from kakoi.sandbox.docker_cli import Plan
@@ -222,8 +220,3 @@ async def _read(channel: "Channel", path: str) -> str | None:
         return (await channel.read_file(path, limit=_MAX_BYTES)).decode("utf-8", "replace")
     except OSError:
         return None
-
-
-def out_of_memory(result: ExecutionResult) -> ExecutionResult:
-    """The result of a command whose container the kernel has ended for its memory."""
-    return dataclasses.replace(result, reason=Reason.OUT_OF_MEMORY, exit_code=137)

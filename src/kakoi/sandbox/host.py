@@ -197,6 +197,9 @@ class HostAdapter:
         settings = place.settings(self._limits, as_root=as_root)
         launch = place.launch(self._env, as_root=as_root)
         try:
-            return await open_channel(launch, settings, self._executor.stream)
+            channel = await open_channel(launch, settings, self._executor.stream)
         except SandboxError as error:
             raise as_unavailable(error, sandbox=self.name) from None
+        if group is not None:
+            channel.loss.ran_out = group.ran_out
+        return channel

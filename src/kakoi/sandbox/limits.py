@@ -15,14 +15,14 @@ import re
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.memory import OutOfMemory
 from kakoi.sandbox.adapter import LEAST, Holding, Limits
 from kakoi.sandbox.bubblewrap_launch import HOME
+from kakoi.sandbox.job_groups import JobGroups, make_job_groups
 
 _PERIOD_US: Final = 100_000
 _NAME: Final = re.compile(r"kakoi-\d+-[0-9a-f]+")
@@ -37,7 +37,7 @@ class Group:
 
     `locks`: descriptors that keep other kakois from taking it for one that was left behind.
     `kept`: which limits it has. `oom_counter`: the file that counts kills for want of memory, and
-    `memory` who watches it.
+    `memory` who watches it. `jobs`: groups inside, for its commands.
     """
 
     folders: tuple[Path, ...]
@@ -45,25 +45,36 @@ class Group:
     kept: frozenset[str] = field(default_factory=frozenset)
     oom_counter: str = ""
     memory: OutOfMemory | None = None
+    jobs: JobGroups | None = None
 
     @property
     def entries(self) -> list[str]:
         """Where a process writes a 0 to enter."""
-        return [str(folder / "cgroup.procs") for folder in self.folders]
+        inside = {self.jobs.outer: self.jobs.entrance} if self.jobs else {}
+        return [str(inside.get(folder, folder) / "cgroup.procs") for folder in self.folders]
 
-    def explained(self, result: ExecutionResult) -> ExecutionResult:
-        """The result of a command in here. What the kernel holds for it, files without number, is
-        not free when the command is killed: then it kills the runner as well, who cannot say so."""
-        if result.ok or self.memory is None or not self.memory.ran_out():
-            return result
-        if result.reason is not Reason.SANDBOX_LOST:
-            return result
-        return replace(result, reason=Reason.OUT_OF_MEMORY, exit_code=137)
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the runner has to inherit."""
+        handed = self.jobs.descriptors if self.jobs else ()
+        return tuple(descriptor for each in handed for descriptor in each)
+
+    def handed_over(self) -> dict[str, Any]:
+        """What the runner is told: how it sees that memory ran out."""
+        if self.jobs:
+            return {"job_groups": self.jobs.descriptors}
+        return {"oom_counter": self.oom_counter}
+
+    async def ran_out(self) -> bool:
+        """Has the kernel killed something beside the commands, for want of memory?"""
+        return self.memory is not None and self.memory.ran_out()
 
     def remove(self) -> None:
         """Take it away; its processes may take a moment to be gone."""
         give_up = time.monotonic() + _REMOVAL_S
-        for folder in self.folders:
+        if self.jobs:
+            self.jobs.close()
+        for folder in (*(self.jobs.folders if self.jobs else ()), *self.folders):
             while not _rmdir(folder) and time.monotonic() < give_up:
                 time.sleep(0.01)
         for lock in self.locks:
@@ -97,7 +108,11 @@ def make_group(limits: Limits, *, root: Path = Path("/")) -> Group | None:
         if controller == "memory":
             counter = str(_counter(folder))
     watcher = OutOfMemory(counter) if counter else None
-    group = Group(tuple(made), tuple(made.values()), frozenset(kept), counter, watcher)
+    jobs = None
+    if counter and limits.memory_bytes is not None:
+        scratch_bytes = sum(scratch_sizes(limits).values())
+        jobs = make_job_groups(Path(counter).parent, limits.memory_bytes, scratch_bytes)
+    group = Group(tuple(made), tuple(made.values()), frozenset(kept), counter, watcher, jobs)
     if not kept:
         group.remove()
         return None
@@ -255,6 +270,8 @@ def _sweep(parent: Path) -> None:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for inside in (*folder.glob("*/*/"), *folder.glob("*/")):
+                    _rmdir(inside)
                 _rmdir(folder)
             finally:
                 os.close(descriptor)
