@@ -103,7 +103,7 @@ class Place:
         timed = [each if isinstance(each, tuple) else (each, 60.0) for each in commands]
         order = [self.kind, str(self.workspace), {"asked": [], **limits}, timed]
         done = subprocess.run(
-            [*self.before, _python(), "-c", DRIVER, json.dumps(order)],
+            [*self.before, python_for_everyone(), "-c", DRIVER, json.dumps(order)],
             capture_output=True,
             text=True,
             timeout=WAIT_S,
@@ -120,7 +120,7 @@ class Place:
         return Told(results, said.pop("kept", {}), said.pop("not_kept", {}), **said)
 
 
-def _python() -> str:
+def python_for_everyone() -> str:
     """One that a normal user can start, too; tests run in an environment of ours."""
     found = shutil.which("python3", path="/usr/bin") or sys.executable
     check = "import sys; sys.exit(sys.version_info < (3, 11))"

@@ -66,6 +66,7 @@ def test_the_object_for_programs_holds_all_of_it(lonely: Door) -> None:
         assert found["inside bubblewrap", limit]["status"] == "ok", limit
         assert ";" in found["inside bubblewrap", limit]["detail"]  # What keeps it.
     assert ("inside bubblewrap", "cpu") in found
+    assert found["inside host", "held processes"]["status"] in ("ok", "not enforced")
     if found["sandboxes", "confined-host"]["status"] == "ok":
         # Nothing there limits the disk, as SECURITY.md says: a trial that cannot write is no proof.
         assert found["inside confined-host", "disk"]["status"] == "not enforced"

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import tty
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kakoi.errors import ExecutionError
@@ -54,10 +54,12 @@ class ProcessStream:
 
     `stderr_fd` and `terminal_fd` are there if they were asked for: read them without blocking, and
     stop before `end`, which closes them.
+    `afterwards`: what `end` does last, when the program is gone.
     """
 
     stderr_fd: int | None = None
     terminal_fd: int | None = None
+    afterwards: Callable[[], Awaitable[None]] | None = None
 
     def __init__(self, launch: Launch) -> None:
         import asyncio
@@ -105,6 +107,8 @@ class ProcessStream:
         """
         import asyncio
 
+        from kakoi.waiting import finish
+
         self.socket.close()
         self._close_terminal()
         if self._line is not None:
@@ -120,6 +124,8 @@ class ProcessStream:
         self._impatience.cancel()
         self._popen.wait()
         self._ours.close()
+        if self.afterwards is not None:
+            await finish(self.afterwards())
         if cancelled is not None:
             raise cancelled
 

@@ -12,15 +12,18 @@ class Loss:
     """The one reason for all that was lost with a sandbox.
 
     `ran_out`: whether the kernel killed something in it for want of memory; None where nobody can
-    look. It is asked once, after the loss.
+    look. It is asked once, after the loss. `note`: what else is to be said of it.
     """
 
     def __init__(self) -> None:
         self.ran_out: Callable[[], Awaitable[bool]] | None = None
+        self.note = ""
         self._looking: asyncio.Task[Reason] | None = None
 
     async def explained(self, lost: ExecutionResult) -> ExecutionResult:
         """The result of a command that was lost."""
+        if self.note:
+            lost = replace(lost, error=f"{lost.error}; {self.note}")
         if await self._reason() is Reason.SANDBOX_LOST:
             return lost
         return replace(lost, reason=Reason.OUT_OF_MEMORY, exit_code=137)

@@ -18,6 +18,7 @@ from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Program
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.sandbox.examine_cluster import examine_cluster
+from kakoi.sandbox.examine_host import HELD, held_check
 from kakoi.sandbox.examine_limits import COMMAND_S, LIMITS, TRIAL_LIMIT_S, examine_limits, failure
 from kakoi.sandbox.examine_walls import (
     COPY_ON_WRITE,
@@ -85,6 +86,8 @@ async def examine(
     host = good(SANDBOXES, "host", "always there, and confines nothing; never taken unasked")
     checks = [*(each[0] for each in found), host]
     checks += [check for each in found for check in each[1:]]
+    area = limits_area("host")
+    checks.append(await tried(area, HELD, held_check(area), limit_s=TRIAL_LIMIT_S))
     checks += await examine_machine(state_folder)
     checks = with_ways_out(checks)
     return Examination(tuple(checks), *choice_of_auto(checks))

@@ -12,7 +12,7 @@ from typing import Literal
 from kakoi.errors import ConfigurationError, KakoiError, SandboxError
 from kakoi.process import ProcessExecutor
 from kakoi.process.options import default_environment, encode_env
-from kakoi.process.stream import Launch
+from kakoi.process.stream import Launch, ProcessStream
 from kakoi.results import ExecutionResult
 from kakoi.runner.channel import open_channel
 from kakoi.runner.commands import Channel, Command, check_type
@@ -29,7 +29,9 @@ from kakoi.sandbox.adapter import (
     as_command,
     exit_code_or_raise,
 )
+from kakoi.sandbox.bubblewrap_launch import ENTER
 from kakoi.sandbox.confined import Confinement, Scratch
+from kakoi.sandbox.host_group import NOT_HELD, HostGroup, make_host_group
 from kakoi.sandbox.landlock import as_unavailable
 from kakoi.sandbox.limits import BY_RLIMITS, Group, holding_of, make_group
 from kakoi.sandbox.settings import CONFINED_HOST
@@ -87,6 +89,7 @@ class HostAdapter:
         self._scratch: Scratch | None = None
         self._limits = limits or Limits()
         self._group: Group | None = None
+        self._host_group: HostGroup | None = None
         self._holding = Holding(not_kept=dict.fromkeys(LEAST, "the host confines nothing"))
         # The one place that knows what a command may be given.
         Command(command="true", timeout_s=timeout_s)
@@ -151,6 +154,9 @@ class HostAdapter:
     async def _cleanup(self) -> None:
         await self._connection.close()
         await self._leave_group()
+        held, self._host_group = self._host_group, None
+        if held is not None:
+            await asyncio.to_thread(held.remove)
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
             await asyncio.to_thread(scratch.remove)
@@ -158,10 +164,28 @@ class HostAdapter:
     async def _open(self) -> Channel:
         if self._confine:
             return await self._open_confined()
-        launch = Launch(
-            argv=python_argv(sys.executable), env=self._env, cwd=self._workspace, kept=True
-        )
-        return await open_channel(launch, RunnerSettings(), self._executor.stream)
+        return await self._open_held()
+
+    async def _open_held(self) -> Channel:
+        """On the host as it is, in a group by which all is ended, whoever kills the keepers."""
+        if self._host_group is None:
+            await finish(self._make_host_group())
+        group = self._host_group
+        enter = ["/bin/sh", "-c", ENTER, "sh", group.entry, "--"] if group else []
+        argv = [*enter, *python_argv(sys.executable)]
+        launch = Launch(argv=argv, env=self._env, cwd=self._workspace, kept=True)
+
+        def start(launch: Launch) -> ProcessStream:
+            stream = self._executor.stream(launch)
+            stream.afterwards = group.end if group else None
+            return stream
+
+        channel = await open_channel(launch, RunnerSettings(), start)
+        channel.loss.note = "" if group else NOT_HELD
+        return channel
+
+    async def _make_host_group(self) -> None:
+        self._host_group = await asyncio.to_thread(make_host_group)
 
     async def _leave_group(self) -> None:
         group, self._group = self._group, None

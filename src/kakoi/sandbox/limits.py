@@ -7,14 +7,12 @@ else, also where the two are in different PID namespaces. Where there is no grou
 process (rlimits) stand in, as far as they go.
 """
 
-import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,13 +20,20 @@ from typing import Any, Final
 from kakoi.runner.memory import OutOfMemory
 from kakoi.sandbox.adapter import LEAST, Holding, Limits
 from kakoi.sandbox.bubblewrap_launch import HOME
+from kakoi.sandbox.control_groups import (
+    check_entrance,
+    make_and_hold,
+    mounts,
+    read,
+    rmdir,
+    sweep,
+)
 from kakoi.sandbox.job_groups import JobGroups, make_job_groups
 
 _PERIOD_US: Final = 100_000
 _NAME: Final = re.compile(r"kakoi-\d+-[0-9a-f]+")
 _CONTROLLERS: Final = ("memory", "pids", "cpu")
 _REMOVAL_S: Final = 2.0
-_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class Group:
         if self.jobs:
             self.jobs.close()
         for folder in (*(self.jobs.folders if self.jobs else ()), *self.folders):
-            while not _rmdir(folder) and time.monotonic() < give_up:
+            while not rmdir(folder) and time.monotonic() < give_up:
                 time.sleep(0.01)
         for lock in self.locks:
             os.close(lock)
@@ -96,12 +101,12 @@ def make_group(limits: Limits, *, root: Path = Path("/")) -> Group | None:
             continue
         folder = parent / name
         try:
-            _sweep(parent)
+            sweep(parent, _NAME.fullmatch, _remove)
             if folder not in made:
-                made[folder] = _make_and_hold(folder)
+                made[folder] = make_and_hold(folder)
             for file, value, is_needed in wanted:
                 _write(folder / file, value, is_needed=is_needed)
-            _check_entrance(folder)
+            check_entrance(folder)
         except OSError:
             continue
         kept.add(_LIMIT[controller])
@@ -202,79 +207,25 @@ def _settings(controller: str, limits: Limits, *, is_v2: bool) -> list[tuple[str
 def _parents(root: Path) -> Mapping[str, Path]:
     """For each controller that there is, the directory in which our groups go."""
     found: dict[str, Path] = {}
-    mounts = dict(_mounts(root))
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    mounted = dict(mounts(root))
+    for line in read(root / "proc/self/cgroup").splitlines():
         _number, names, path = line.split(":", 2)
         for name in names.split(","):
-            if name in _CONTROLLERS and name in mounts:
-                found[name] = mounts[name] / path.lstrip("/")
-        if names == "" and "" in mounts:
+            if name in _CONTROLLERS and name in mounted:
+                found[name] = mounted[name] / path.lstrip("/")
+        if names == "" and "" in mounted:
             # Beside our own group: one that has processes in it can have none below it with limits.
-            own = mounts[""] / path.lstrip("/")
-            parent = own if own == mounts[""] else own.parent
-            enabled = _read(parent / "cgroup.subtree_control").split()
+            own = mounted[""] / path.lstrip("/")
+            parent = own if own == mounted[""] else own.parent
+            enabled = read(parent / "cgroup.subtree_control").split()
             for name in set(_CONTROLLERS) & set(enabled) - set(found):
                 found[name] = parent
     return found
 
 
-def _mounts(root: Path) -> Iterator[tuple[str, Path]]:
-    """Where each controller of version 1 is mounted, and as "" the one tree of version 2."""
-    for line in _read(root / "proc/self/mounts").splitlines():
-        _source, place, kind, options, *_ = line.split(" ")
-        at = root / place.lstrip("/")
-        if kind == "cgroup2":
-            yield "", at
-        elif kind == "cgroup":
-            for name in options.split(","):
-                yield name, at
-
-
 def _counter(folder: Path) -> Path:
     v2 = folder / "memory.events"
     return v2 if v2.exists() else folder / "memory.oom_control"
-
-
-def _make_and_hold(folder: Path) -> int:
-    """Make a group; returns a descriptor with a lock that says it is in use.
-
-    Between the two steps another kakoi may take it for one that was left behind: then once more.
-    """
-    for _ in range(_TRIES):
-        folder.mkdir(exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            _lock(descriptor)
-            if folder.exists():
-                return descriptor
-            os.close(descriptor)
-    raise FileNotFoundError(errno.ENOENT, "removed as soon as it was made", str(folder))
-
-
-def _lock(descriptor: int) -> None:
-    """Whoever is about to remove it is done in a moment. A stranger who holds it longer can only
-    keep it from being removed, which must not cost us the limits: then without a lock."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return
-        time.sleep(0.01)
-
-
-def _sweep(parent: Path) -> None:
-    """Remove the empty groups of those who were killed: nobody holds a lock on them any more."""
-    for folder in parent.iterdir():
-        if not _NAME.fullmatch(folder.name):
-            continue
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for inside in (*folder.glob("*/*/"), *folder.glob("*/")):
-                    _rmdir(inside)
-                _rmdir(folder)
-            finally:
-                os.close(descriptor)
 
 
 def _write(path: Path, value: str, *, is_needed: bool) -> None:
@@ -290,27 +241,8 @@ def _write(path: Path, value: str, *, is_needed: bool) -> None:
             raise OSError(errno.EINVAL, str(error), str(path)) from error
 
 
-def _check_entrance(folder: Path) -> None:
-    """May we move a process of ours in there? In version 2, from beside it, so above it, too."""
-    files = [folder / "cgroup.procs"]
-    if (folder.parent / "cgroup.controllers").exists():
-        files.append(folder.parent / "cgroup.procs")
-    for file in files:
-        if file.exists() and not os.access(file, os.W_OK, effective_ids=True):
-            raise PermissionError(errno.EACCES, "no process may be moved there", str(file))
-
-
-def _read(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
-    return ""
-
-
-def _rmdir(folder: Path) -> bool:
-    try:
-        folder.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
+def _remove(folder: Path) -> None:
+    """An empty group, and those inside for its commands."""
+    for inside in (*folder.glob("*/*/"), *folder.glob("*/")):
+        rmdir(inside)
+    rmdir(folder)
