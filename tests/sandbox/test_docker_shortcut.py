@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kakoi.runner.commands import Command
+from kakoi.runner.lingering import proof
 from kakoi.sandbox import docker_shortcut
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings
@@ -59,9 +60,17 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+def be_known(line: socket.socket) -> None:
+    """As a runner is."""
+    nonce = bytes(16)
+    line.send(b"k" + nonce)
+    theirs = line.recv(48)[:16]
+    line.send(proof("", b"runner", os.getpid(), nonce + theirs))
+
+
 def welcome(line: socket.socket) -> None:
-    """As a runner does: ready, a stream, and something said over it."""
-    line.send(b"k")
+    """As a runner does: known, a stream, and something said over it."""
+    be_known(line)
     _, rights, _, _ = line.recvmsg(1, socket.CMSG_LEN(8))
     streams = array.array("i", rights[0][2])
     os.write(streams[1], b"hello")
@@ -70,7 +79,7 @@ def welcome(line: socket.socket) -> None:
 
 
 def meet(tmp_path: Path, uid: int | None = None) -> tuple[socket.socket, socket.socket]:
-    return _meet(os.getpid(), os.getuid() if uid is None else uid, str(tmp_path))
+    return _meet(os.getpid(), os.getuid() if uid is None else uid, str(tmp_path), "")
 
 
 @needs_root
@@ -183,14 +192,14 @@ async def test_given_up_on_the_way_it_leaves_neither_way_open(tmp_path: Path, fo
     def hesitate(line: socket.socket) -> None:
         arrived.set()
         go_on.wait(10)
-        line.sendall(b"k")
+        be_known(line)
         told.append(line.recv(1))
         told.append(line.recv(1))  # Ends when they have closed theirs.
         is_over.set()
 
     long: Any = Long()
     with listening(folder / "runner", hesitate):
-        task = asyncio.ensure_future(shortened(long, pid=os.getpid(), folder=str(tmp_path)))
+        task = asyncio.ensure_future(shortened(long, pid=os.getpid(), folder=str(tmp_path), key=""))
         await asyncio.to_thread(arrived.wait, 10)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -100,6 +100,7 @@ class RunnerSettings:
     """How a runner behaves.
 
     `linger`: it stays while jobs run, though its client is gone, and later clients find it.
+    `key`: what only kakoi and the runners of one place know; by it they know each other.
     `max_processes`: how many processes its user may have (RLIMIT_NPROC); None is no limit.
     `oom_counter`: where the kernel counts kills for want of memory, if not where it is usual.
     `job_groups`: control groups for commands, each by three descriptors that the runner inherits:
@@ -110,6 +111,7 @@ class RunnerSettings:
     """
 
     linger: bool = False
+    key: str = ""
     max_processes: int | None = None
     oom_counter: str = ""
     job_groups: Sequence[tuple[int, int, int]] = ()

@@ -1,7 +1,15 @@
 """How the clients of a long-lived place find its one runner: by a socket that passes streams on.
 
-The folder belongs to the user of the sandbox, as the commands do: whoever is in there could take
-the place of the runner as well as talk to it, and our end of the channel expects no better.
+The folder belongs to the user of the sandbox, as the commands do: a command could take the place
+of the runner there, or come as a client. So both sides prove that they know a key, which only kakoi
+and its runners have, before a stream changes hands:
+
+    runner → visitor: READY, a nonce
+    visitor → runner: a nonce, a proof with the number of the visitor's process
+    runner → visitor: a proof with the number of the runner's process
+    visitor → runner: READY with the two descriptors of its stream
+
+The kernel tells whose socket is at the other end, so nobody in between can pass proofs on.
 Standard library only, Python >= 3.8.
 """
 
@@ -13,7 +21,13 @@ import fcntl
 import os
 import socket
 import stat
+import struct
 import time
+
+try:  # All of `hashlib` would load a library of megabytes.
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 from kakoi.runner.loop import READ
 from kakoi.runner.spool import temporary_folder
@@ -25,9 +39,46 @@ if TYPE_CHECKING:
     from kakoi.runner.loop import Loop
 
 _RIGHTS = socket.CMSG_LEN(2 * array.array("i").itemsize)
-_READY = b"k"
+READY = b"k"
+_NONCE_BYTES, _PROOF_BYTES = 16, 32
+_PEER = struct.Struct("iII")
 # A runner that was stopped, or somebody else in its place, is not waited for any longer.
 _PATIENCE_S = 5.0
+
+
+def proof(key: str, who: bytes, pid: int, nonces: bytes) -> bytes:
+    """That `who`, process `pid`, knows the key."""
+    digest: bytes = blake2b(
+        who + b" %d " % pid + nonces, key=key.encode(), digest_size=_PROOF_BYTES
+    ).digest()
+    return digest
+
+
+def peer_pid(line: socket.socket) -> int:
+    """Who is at the other end; 0 if that is outside our PID namespace."""
+    found = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return int(_PEER.unpack(found)[0])
+
+
+def introduce(line: socket.socket, key: str, own_pid: int, their_pid: int) -> bool:
+    """A visitor's part up to the stream. False: it is not a runner of ours.
+
+    `own_pid`: our number as the runner sees it; `their_pid`: its number as it sees it itself.
+    """
+    theirs = _receive(line, len(READY) + _NONCE_BYTES)
+    if theirs[: len(READY)] != READY:
+        return False
+    ours = os.urandom(_NONCE_BYTES)
+    nonces = theirs[len(READY) :] + ours
+    line.sendall(ours + proof(key, b"visitor", own_pid, nonces))
+    return _receive(line, _PROOF_BYTES) == proof(key, b"runner", their_pid, nonces)
+
+
+def _receive(line: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (part := line.recv(size - len(data))):
+        data += part
+    return data
 
 
 class Deaf(Exception):
@@ -43,7 +94,8 @@ class Turn:
     `held` is False where there is no folder of ours to meet in.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key: str = "") -> None:
+        self.key = key
         self._folder = self._lock = -1
         with contextlib.suppress(OSError):
             self._folder = _open_folder()
@@ -80,9 +132,10 @@ class Turn:
                 raise Deaf from None  # Its queue is full.
             return False
         try:
-            ready = line.recv(len(_READY)) == _READY
-            rights = array.array("i", [reading, writing])
-            line.sendmsg([_READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            ready = introduce(line, self.key, os.getpid(), peer_pid(line))
+            if ready:
+                rights = array.array("i", [reading, writing])
+                line.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError:
             ready = False
         if not ready:
@@ -129,6 +182,7 @@ class Meeting:
     ) -> None:
         self._loop = loop
         self._welcome = welcome
+        self._key = turn.key
         self._expected: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         if turn.held:
@@ -155,12 +209,27 @@ class Meeting:
             return
         line.setblocking(False)
         self._expected.add(line)
-        self._loop.watch(line.fileno(), READ, lambda _events: self._on_stream(line))
+        nonce = os.urandom(_NONCE_BYTES)
+        self._loop.watch(line.fileno(), READ, lambda _events: self._on_proof(line, nonce))
         self._loop.after(_PATIENCE_S, lambda: self._send_away(line))
         try:
-            line.send(_READY)
+            line.send(READY + nonce)
         except OSError:
             self._send_away(line)
+
+    def _on_proof(self, line: socket.socket, nonce: bytes) -> None:
+        """It comes in one piece, or not from a runner of ours."""
+        try:
+            said = line.recv(_NONCE_BYTES + _PROOF_BYTES)
+            nonces = nonce + said[:_NONCE_BYTES]
+            if said[_NONCE_BYTES:] != proof(self._key, b"visitor", peer_pid(line), nonces):
+                raise OSError("a stranger")
+            line.send(proof(self._key, b"runner", os.getpid(), nonces))
+        except OSError:
+            self._send_away(line)
+            return
+        self._loop.forget(line.fileno())
+        self._loop.watch(line.fileno(), READ, lambda _events: self._on_stream(line))
 
     def _on_stream(self, line: socket.socket) -> None:
         streams = array.array("i")

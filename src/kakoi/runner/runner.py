@@ -369,7 +369,7 @@ def main(settings: dict[str, Any]) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    turn = Turn() if settings.get("linger") else None
+    turn = Turn(settings.get("key", "")) if settings.get("linger") else None
     try:
         if turn is not None and turn.held and turn.hand_over(reading, writing):
             return

@@ -49,8 +49,7 @@ from kakoi.waiting import finish
 
 _DEFAULTS = DockerSettings()
 _NO_TAG = Tag()
-# A runner that is already there answers at once, if it is in order.
-_REOPEN_S = 20.0
+_REOPEN_S = 20.0  # A runner that is already there answers at once, if it is in order.
 _LOG = logging.getLogger(__name__)
 
 
@@ -238,9 +237,9 @@ class DockerAdapter:
         """Give the container that stays another name."""
         if self._container is None:
             raise SandboxError("there is no container that stays")
-        args = ["rename", self._container.name, name]
-        await self._engine.must(args, doing="renaming a container", about=self._container.name)
-        self._ways.rename(self._container.name, name)
+        old = self._container.name
+        await self._engine.must(["rename", old, name], doing="renaming a container", about=old)
+        self._ways.rename(old, name)
         self._container.name = name
         self._tag = dataclasses.replace(self._tag, name=name)
 
@@ -376,6 +375,7 @@ class DockerAdapter:
     async def _enter(self, container: Container) -> Channel:
         settings = RunnerSettings(
             linger=True,
+            key=container.key,
             walls=walls_of(self._config).handed_over(),
             rlimits=self._config.limits.rlimits,
         )
@@ -385,7 +385,7 @@ class DockerAdapter:
         async with closed_on_failure(channel):
             pid = await self._engine.pid(container.name)
         folder = self._config.env.get("TMPDIR") or "/tmp"  # noqa: S108 - as images have it
-        return await shortened(channel, pid=pid, folder=folder)
+        return await shortened(channel, pid=pid, folder=folder, key=container.key)
 
     async def _explain_loss(
         self, result: ExecutionResult, connection: Connection, memory: ContainerMemory

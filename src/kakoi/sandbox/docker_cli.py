@@ -201,7 +201,9 @@ def _in_memory(plan: Plan, path: str, size: int | None = None) -> list[str]:
     # Podman knows no owner here; and runc prefers the mode of a directory that is in the image.
     is_open = plan.program == "podman" or path in TEMPORARY
     owned = "mode=1777" if is_open else f"uid={plan.uid},gid={plan.gid},mode=0755"
-    limit = "" if size is None else f",size={size},nr_inodes={max(size // _INODE_BYTES, 1024)}"
+    limit = "" if size is None else f",size={size}"
+    if size is not None and plan.program == "docker":  # Podman refuses to limit their number.
+        limit += f",nr_inodes={max(size // _INODE_BYTES, 1024)}"
     return ["--tmpfs", f"{path}:rw,{programs},nosuid,nodev,{owned}{limit}"]
 
 

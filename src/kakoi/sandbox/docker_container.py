@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TypedDict
@@ -33,6 +34,7 @@ from kakoi.waiting import finish
 _HAS_PYTHON = 'python3 -I -S -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
 _HAS_RUNNER = "grep -q ' 00010000 .*/runner$' /proc/net/unix"
 IN_USE = 10
+KEY_LABEL = "kakoi.key"
 # In one step for all of the user's processes but the shell itself, and for nobody else's: a command
 # can't become another user. It says so if there are none.
 _KILL = "kill -9 -1 2>/dev/null; exit 0"
@@ -82,7 +84,7 @@ async def plan_container(
     plan = Plan(
         settings=settings,
         name=name,
-        labels=tag.labels(now_s=now_s),
+        labels={**tag.labels(now_s=now_s), KEY_LABEL: secrets.token_hex(16)},
         user=choice.user,
         uid=uid,
         gid=gid,
@@ -188,6 +190,7 @@ class Container:
         self.user = user
         self.id = ""  # Known once it was made here.
         self.way = way  # See `Plan.way`.
+        self.key = ""  # By which its runners know each other. Nobody inside sees labels.
         self.data_only = False  # No program is executed from its workspace.
         self._engine = engine
         self._view_of = view_of
@@ -205,6 +208,7 @@ class Container:
             way=plan.way,
         )
         container.data_only = plan.settings.programs is not None
+        container.key = plan.labels.get(KEY_LABEL, "")
         # From the beginning: an engine looks for it already when it creates a container.
         async with mountable(plan):
             try:
@@ -240,7 +244,9 @@ class Container:
             )
         view, disk = labels.get("kakoi.view", ""), labels.get("kakoi.disk", "")
         way = labels.get("kakoi.way", "")
-        return cls(engine, name, labels["kakoi.user"], view_of=view, disk=disk, way=way)
+        found = cls(engine, name, labels["kakoi.user"], view_of=view, disk=disk, way=way)
+        found.key = labels.get(KEY_LABEL, "")
+        return found
 
     async def state(self) -> State:
         """What it is doing."""

@@ -18,10 +18,10 @@ import stat
 from kakoi.errors import SandboxError
 from kakoi.runner.channel import RunnerChannel
 from kakoi.runner.line import open_direct
+from kakoi.runner.lingering import READY, introduce, peer_pid
 from kakoi.waiting import finish
 
 _PATIENCE_S = 5.0
-_READY = b"k"
 
 
 class _Behind:
@@ -44,12 +44,14 @@ class _Behind:
         await self._first.close()
 
 
-async def shortened(channel: RunnerChannel, *, pid: int, folder: str) -> RunnerChannel:
+async def shortened(channel: RunnerChannel, *, pid: int, folder: str, key: str) -> RunnerChannel:
     """The same runner by the short way, if there is one; else `channel` as it is.
 
-    `pid`: a process in the container. `folder`: where things are temporary in there.
+    `pid`: a process in the container. `folder`: where things are temporary in there. `key`: by
+    which its runner is known.
     """
-    meeting = asyncio.ensure_future(asyncio.to_thread(_meet, pid, channel.hello.uid, folder))
+    going = asyncio.to_thread(_meet, pid, channel.hello.uid, folder, key)
+    meeting = asyncio.ensure_future(going)
     try:
         ours, held = await asyncio.shield(meeting)
     except OSError:
@@ -76,7 +78,7 @@ def _drop(meeting: "asyncio.Future[tuple[socket.socket, socket.socket]]") -> Non
             each.close()
 
 
-def _meet(pid: int, uid: int, folder: str) -> tuple[socket.socket, socket.socket]:
+def _meet(pid: int, uid: int, folder: str, key: str) -> tuple[socket.socket, socket.socket]:
     """Go to where the runner waits, and give it a stream; returns our end, and the line there."""
     with contextlib.ExitStack() as stack:
         at = _open(f"/proc/{pid}/root", os.O_DIRECTORY, stack)
@@ -92,12 +94,12 @@ def _meet(pid: int, uid: int, folder: str) -> tuple[socket.socket, socket.socket
         ours, theirs = socket.socketpair()
         try:
             line.connect(f"/proc/self/fd/{there}")
-            if line.recv(len(_READY)) != _READY:
-                raise OSError("nobody is there")
+            if not introduce(line, key, *_numbers_inside(peer_pid(line))):
+                raise OSError("nobody is there, or a stranger")
             second = os.dup(theirs.fileno())
             stack.callback(os.close, second)
             rights = array.array("i", [theirs.fileno(), second])
-            line.sendmsg([_READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            line.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError:
             line.close()
             ours.close()
@@ -112,3 +114,11 @@ def _open(name: str, flags: int, stack: contextlib.ExitStack, at: int | None = N
     fd = os.open(name, flags | os.O_PATH | os.O_CLOEXEC, dir_fd=at)
     stack.callback(os.close, fd)
     return fd
+
+
+def _numbers_inside(pid: int) -> tuple[int, int]:
+    """Our own number where that process is, and its own: 0 is who is outside of a PID namespace."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        fields = next(line for line in file if line.startswith("NSpid:"))
+    _name, *numbers = fields.split()
+    return os.getpid() if len(numbers) == 1 else 0, int(numbers[-1])
