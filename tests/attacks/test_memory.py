@@ -181,3 +181,21 @@ async def test_commands_are_killed_before_what_keeps_them(sandbox: SandboxAdapte
     result = await sandbox.run(Command(command=["python3", "-c", textwrap.dedent(text)]))
     command, keeper, runner = map(int, result.stdout.split())
     assert command > keeper > runner
+
+
+async def test_without_python_inside_a_hog_ends_as_what_it_is_and_others_go_on() -> None:
+    """Files in memory are sized there, and nothing else is nobody's own."""
+    need("docker", is_there=await asyncio.to_thread(has_image, "kakoi-test:busybox"))
+    settings = DockerSettings(image="kakoi-test:busybox", limits=LIMITS)
+    sandbox = DockerAdapter(settings, lifetime="sandbox")
+    try:
+        channel = await sandbox.channel()
+        job = await channel.start(Command(command="exec sleep 300"))
+        fill = "for d in /tmp /var/tmp /dev/shm /run; do cat /dev/zero > $d/f; done 2>/dev/null"
+        hog = Command(command=f"{fill}; exec tail /dev/zero", timeout_s=PATIENCE_S)
+        result = await sandbox.run(hog)
+        assert (result.reason, result.exit_code) == (Reason.OUT_OF_MEMORY, 137)
+        assert await channel.wait_job(job, wait_s=0.1) is None
+        assert await is_alive(sandbox)
+    finally:
+        await sandbox.cleanup()

@@ -18,47 +18,50 @@ def above(pid):
 keeper = os.getppid()
 targets = {"keeper": keeper, "runner": above(keeper)}
 """
+LOOK_INTO_THE_RUNNER = (
+    TARGETS
+    + """
+buffer = ctypes.create_string_buffer(64)
+ours = struct.pack("QQ", ctypes.addressof(buffer), 8)
+for who, pid in targets.items():
+    for name in ("mem", "maps", "environ", "auxv", "stack", "syscall", "fd/0", "exe", "cwd"):
+        for flags in (os.O_RDONLY, os.O_RDWR):
+            try:
+                os.close(os.open(f"/proc/{pid}/{name}", flags))
+                print(who, name)
+            except OSError:
+                pass
+    try:
+        print(who, os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        pass
+    theirs = struct.pack("QQ", 0x400000, 8)
+    attempts = {
+        "process_vm_readv": (310, pid, ours, 1, theirs, 1, 0),
+        "process_vm_writev": (311, pid, ours, 1, theirs, 1, 0),
+        "ptrace attach": (101, 16, pid, 0, 0),
+        "ptrace seize": (101, 0x4206, pid, 0, 0),
+        "kcmp": (312, os.getpid(), pid, 0, 0, 0),
+        "get_robust_list": (274, pid, buffer, buffer),
+        "move_pages": (279, pid, 0, 0, 0, 0, 0),
+    }
+    for name, words in attempts.items():
+        if call(*words) not in (-errno.EPERM, -errno.EACCES):
+            print(who, name)
+    try:
+        held = os.pidfd_open(pid)
+    except OSError:
+        continue
+    for number in range(64):
+        if call(438, held, number, 0) != -errno.EPERM:
+            print(who, "pidfd_getfd", number)
+"""
+)
 
 
 async def test_nobody_looks_into_the_runner_or_takes_its_descriptors(place: Place) -> None:
     """Its memory has the words of other commands, and its descriptors lead to us."""
-    text = """
-    buffer = ctypes.create_string_buffer(64)
-    ours = struct.pack("QQ", ctypes.addressof(buffer), 8)
-    for who, pid in targets.items():
-        for name in ("mem", "maps", "environ", "auxv", "stack", "syscall", "fd/0", "exe", "cwd"):
-            for flags in (os.O_RDONLY, os.O_RDWR):
-                try:
-                    os.close(os.open(f"/proc/{pid}/{name}", flags))
-                    print(who, name)
-                except OSError:
-                    pass
-        try:
-            print(who, os.listdir(f"/proc/{pid}/fd"))
-        except OSError:
-            pass
-        theirs = struct.pack("QQ", 0x400000, 8)
-        attempts = {
-            "process_vm_readv": (310, pid, ours, 1, theirs, 1, 0),
-            "process_vm_writev": (311, pid, ours, 1, theirs, 1, 0),
-            "ptrace attach": (101, 16, pid, 0, 0),
-            "ptrace seize": (101, 0x4206, pid, 0, 0),
-            "kcmp": (312, os.getpid(), pid, 0, 0, 0),
-            "get_robust_list": (274, pid, buffer, buffer),
-            "move_pages": (279, pid, 0, 0, 0, 0, 0),
-        }
-        for name, words in attempts.items():
-            if call(*words) not in (-errno.EPERM, -errno.EACCES):
-                print(who, name)
-        try:
-            held = os.pidfd_open(pid)
-        except OSError:
-            continue
-        for number in range(64):
-            if call(438, held, number, 0) != -errno.EPERM:
-                print(who, "pidfd_getfd", number)
-    """
-    assert await place.python(TARGETS + _dedent(text)) == []
+    assert await place.python(LOOK_INTO_THE_RUNNER) == []
 
 
 async def test_nobody_sets_the_limits_of_the_runner(place: Place) -> None:

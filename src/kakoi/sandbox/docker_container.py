@@ -34,7 +34,7 @@ from kakoi.waiting import finish
 _HAS_PYTHON = 'python3 -I -S -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
 _HAS_RUNNER = "grep -q ' 00010000 .*/runner$' /proc/net/unix"
 IN_USE = 10
-KEY_LABEL = "kakoi.key"
+KEY_LABEL = "kakoi.runner_key"
 # In one step for all of the user's processes but the shell itself, and for nobody else's: a command
 # can't become another user. It says so if there are none.
 _KILL = "kill -9 -1 2>/dev/null; exit 0"
