@@ -119,6 +119,8 @@ def _open(name: str, flags: int, stack: contextlib.ExitStack, at: int | None = N
 def _numbers_inside(pid: int) -> tuple[int, int]:
     """Our own number where that process is, and its own: 0 is who is outside of a PID namespace."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-        fields = next(line for line in file if line.startswith("NSpid:"))
-    _name, *numbers = fields.split()
+        fields = next((line for line in file if line.startswith("NSpid:")), "")
+    _name, *numbers = fields.split() or [""]
+    if not numbers:
+        raise OSError("the kernel does not tell the number of the runner")
     return os.getpid() if len(numbers) == 1 else 0, int(numbers[-1])
