@@ -16,7 +16,8 @@ from kakoi.results import Reason
 from kakoi.runner.commands import Command
 from kakoi.sandbox.host import HostAdapter
 from kakoi.sandbox.host_group import make_host_group
-from tests.attacks.driving import LIBRARY, python_for_everyone
+from tests.attacks.driving import python_for_everyone
+from tests.library import readable_library
 from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER, needs_root
 
 pytestmark = pytest.mark.anyio
@@ -125,10 +126,9 @@ async def test_a_host_that_is_killed_with_its_keepers_is_ended_by_the_next(tmp_p
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
-    """A folder of a normal user's, with a copy of the library that everybody can read."""
+    """A folder of a normal user's."""
     folder = Path(tempfile.mkdtemp(prefix="kakoi-test-"))
     folder.chmod(0o755)
-    shutil.copytree(LIBRARY, folder / "library/kakoi")
     (folder / "own").mkdir()
     if IS_ROOT:
         os.chown(folder / "own", USER, GROUP)
@@ -161,7 +161,7 @@ def said_by_a_user(shared: Path, *words: str) -> str:
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(shared / "library")},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(readable_library())},
         cwd=shared / "own",
     )
     assert done.returncode == 0, done.stderr

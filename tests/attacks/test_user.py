@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from kakoi.runner.commands import MIB
-from tests.attacks.driving import LIBRARY, Place, Result
+from tests.attacks.driving import Place, Result
 from tests.attacks.test_privileges import CALLS
 from tests.attacks.test_processes import ENVIRONMENTS, SIGNALS, TRACING
 from tests.attacks.test_runner import LOOK_INTO_THE_RUNNER
@@ -41,7 +41,6 @@ for path in ("/etc/planted", "/usr/planted", "/opt/planted", os.environ["ELSEWHE
 def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="kakoi-test-"))
     made.chmod(0o755)
-    shutil.copytree(LIBRARY, made / "library/kakoi")
     for name in ("workspace", "elsewhere"):
         (made / name).mkdir()
         if IS_ROOT:
@@ -69,7 +68,7 @@ def test_the_walls_of_a_normal_user_hold(
 ) -> None:
     if kind == "bubblewrap":
         require_bubblewrap()
-    place = Place(kind, folder / "workspace", folder / "library", AS_USER)
+    place = Place(kind, folder / "workspace", AS_USER)
     pid = str(neighbour.pid)
     attacks = {
         "power": python(CALLS),
