@@ -12,14 +12,20 @@ from tests.doors.mcp_doors import McpDoor
 from tests.overlay.snapshots import exactly
 
 pytestmark = pytest.mark.anyio
-TOOLS = (
-    ("read_file", {"path": "dir/one"}),
-    ("write_file", {"path": "dir/one", "content": "theirs"}),
-    ("edit_file", {"path": "dir/two", "old_text": SECRET, "new_text": "theirs"}),
-    ("edit_file", {"path": "dir/two", "old_text": "theirs", "new_text": "also theirs"}),
-    ("list_files", {"path": "dir"}),
-    ("execute_command", {"command": "cat one; rm -f two; ls", "workdir": "dir"}),
-)
+
+
+def calls(workspace: Path) -> list[tuple[str, dict[str, str]]]:
+    """By absolute paths: a command moves the directory that others are looked for from."""
+    folder = f"{workspace}/dir"
+    edit = {"path": f"{folder}/two", "old_text": "theirs", "new_text": "also theirs"}
+    return [
+        ("read_file", {"path": f"{folder}/one"}),
+        ("write_file", {"path": f"{folder}/one", "content": "theirs"}),
+        ("edit_file", edit),
+        ("edit_file", {**edit, "old_text": SECRET, "new_text": "theirs"}),
+        ("list_files", {"path": folder}),
+        ("execute_command", {"command": "cat one; rm -f two; ls", "workdir": folder}),
+    ]
 
 
 @swaps
@@ -35,17 +41,18 @@ async def test_links_swapped_into_the_workspace_lead_the_file_tools_nowhere(
         confined_mcp_door.house() as house,
         Client(make_server(house), mode="2026-07-28") as client,
     ):
-        served, rounds = set(), 0
+        rounds = 0
         with swapping(count, workspace / "dir", link) as goes_on, anyio.fail_after(300):
             while goes_on() or rounds < 3:
                 rounds += 1
-                for tool, arguments in TOOLS:
-                    answer = await client.call_tool(tool, arguments)
-                    told = answer.model_dump_json()
+                for tool, arguments in calls(workspace):
+                    told = (await client.call_tool(tool, arguments)).model_dump_json()
                     assert SECRET not in told
                     assert "secret name" not in told
-                    served |= set() if answer.is_error else {tool}
-    assert "read_file" in served
+        # Nobody swaps any more: the tools work where the directory has come to be.
+        place = "link" if (workspace / "dir").is_symlink() else "dir"
+        answer = await client.call_tool("read_file", {"path": f"{workspace}/{place}/one"})
+        assert not answer.is_error, answer.content
     assert exactly(outside) == before
 
 

@@ -49,7 +49,7 @@ class Cursed(Nursery):
     def _bear(self, theirs):
         return True  # Born, and killed by a command before it could speak.
 
-nursery = Cursed(lambda: None, lambda line: None, lambda fd: None)
+nursery = Cursed(lambda: None, lambda line: None, lambda fd: None, contextlib.nullcontext)
 try:
     nursery.keeper()
 except OSError as error:
