@@ -354,6 +354,7 @@ def complaints(modules: Sequence[Module], rules: Sequence[Rule]) -> list[str]:
 
 
 @pytest.mark.requirement("B-011")
+@pytest.mark.slow("parses every module, and looks at each in eight ways")
 def test_the_package_obeys_every_rule() -> None:
     assert complaints(package(), RULES) == []
 

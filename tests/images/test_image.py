@@ -101,6 +101,7 @@ def wheel(name: str, version: str) -> bytes:
 
 
 @pytest.mark.requirement("E-006", "E-031", "Y-18")
+@pytest.mark.slow("pip and npm install in an image")
 def test_a_listed_package_is_installed_and_another_is_not(box: Box) -> None:
     box.put(
         {

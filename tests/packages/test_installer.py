@@ -79,7 +79,7 @@ def test_the_data_models_are_those_of_the_spec() -> None:
 def test_success_is_logged_with_its_time(tmp_path: Path) -> None:
     assert install("pip", "requests==2.32", logs=tmp_path / "logs").exit_code == 0
     (entry,) = lines(tmp_path / "logs")
-    assert entry.pop("duration_ms") == 0
+    assert isinstance(entry.pop("duration_ms"), int)
     assert entry == {
         "timestamp": "2026-01-28T03:30:00Z",
         "type": "pip",
