@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from tests.docs.pages import ROOT, Block
+from tests.doors.forked import warm_folder
 
 PATIENCE_S = 120  # `kakoi doctor` on a busy machine
 GIT_SETTINGS = (
@@ -80,7 +81,8 @@ class Reader:
         self.cwd.mkdir()
         self.status = 0
         kept = {name: os.environ[name] for name in ("DOCKER_HOST",) if name in os.environ}
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        # The first `kakoi` on it is forked and not started cold: pages have hundreds of commands.
+        path = f"{warm_folder()}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.variables = {
             "PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8", **kept, **self.given.environ,
         }  # fmt: skip

@@ -41,25 +41,34 @@ def receive(line: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     return json.loads(text), fds
 
 
-def serve(line: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request. Returns in each child with its request, and here when all is over."""
+def serve(line: socket.socket, door: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request, on the line or at the door for other processes (stand_in.py).
+
+    Returns in each child with its request, and here when the line has ended.
+    """
     running: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        ready = select.select([line.fileno(), *running], [], [])[0]
+        ready = select.select([line.fileno(), door.fileno(), *running], [], [])[0]
         for pidfd in set(ready) & set(running):
             pid, report = running.pop(pidfd)
             os.close(pidfd)
             _, status = os.waitpid(pid, 0)
             send(report, status)
-        if line.fileno() not in ready:
+        if line.fileno() in ready:
+            received = receive(line)
+            if received is None:
+                return None
+        elif door.fileno() in ready:
+            with door.accept()[0] as visitor:
+                received = receive(visitor)
+        else:
             continue
-        received = receive(line)
         if received is None:
-            return None
+            continue
         wanted, fds = received
         pid = os.fork()
         if pid == 0:
-            for each in (line, *(report for _, report in running.values())):
+            for each in (line, door, *(report for _, report in running.values())):
                 each.close()
             become(wanted, fds)
             return wanted
@@ -108,7 +117,8 @@ def main() -> None:
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     preload()
-    if serve(socket.socket(fileno=int(sys.argv[1]))) is not None:
+    line, door = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    if serve(line, door) is not None:
         from kakoi.cli import main as kakoi
 
         kakoi()

@@ -14,21 +14,28 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 _SERVER = Path(__file__).with_name("fork_server.py")
+_STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
 class _Server:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        self.folder = tempfile.TemporaryDirectory(prefix="kf-")
+        door = socket.socket(socket.AF_UNIX)
+        door.bind(f"{self.folder.name}/door")
+        door.listen()
+        with theirs, door:
+            fds = [theirs.fileno(), door.fileno()]
             subprocess.run(
-                [sys.executable, str(_SERVER), str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, str(_SERVER), *map(str, fds)],
+                pass_fds=fds,
                 env={"PATH": os.environ["PATH"], "LC_CTYPE": "C.UTF-8"},
                 check=True,
                 timeout=60,
@@ -51,6 +58,17 @@ class _Server:
 @cache
 def _server() -> _Server:
     return _Server()
+
+
+@cache
+def warm_folder() -> str:
+    """A folder for PATH with a `kakoi` that is forked, too, for shells to start."""
+    folder = _server().folder.name
+    # Without what it does not need: most of its time is that of the interpreter.
+    path = Path(folder, "kakoi")
+    path.write_text(f"#!{sys.executable} -IS\n{_STAND_IN.read_text()}")
+    path.chmod(0o755)
+    return folder
 
 
 class Forked(subprocess.Popen[Any]):

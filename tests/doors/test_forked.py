@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.forked import Forked, kakoi
+from tests.doors.forked import Forked, kakoi, warm_folder
 from tests.doors.terminals import KAKOI, PATIENCE_S
 
 PIPES: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -90,3 +90,25 @@ def test_calls_at_once_do_not_meet(tmp_path: Path) -> None:
     for number, process in enumerate(many):
         out, _ = process.communicate(f"call {number}".encode(), PATIENCE_S)
         assert (process.returncode, out) == (0, f"call {number}".encode())
+
+
+def test_a_shell_that_finds_the_forked_one_on_its_path_sees_the_same(tmp_path: Path) -> None:
+    env = environ(tmp_path)
+    env["PATH"] = f"{warm_folder()}:{env['PATH']}"
+    script = "kakoi run --sandbox host 'cat; pwd; exit 3'; echo $?; kakoi check --no-such-option; echo $?"
+    options: dict[str, Any] = {"cwd": tmp_path, "env": env, "capture_output": True}
+    done = subprocess.run(["sh", "-c", script], input=b"in\n", timeout=PATIENCE_S, **options)
+    assert done.stdout == f"in\n{tmp_path}\n3\n2\n".encode()
+    assert b"--no-such-option" in done.stderr
+
+
+def test_a_signal_to_it_reaches_the_forked_one(tmp_path: Path) -> None:
+    words = ["kakoi", "run", "--sandbox", "host", "echo up; cat"]
+    program = f"{warm_folder()}/kakoi"
+    with subprocess.Popen(
+        words, executable=program, cwd=tmp_path, env=environ(tmp_path), **PIPES
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
