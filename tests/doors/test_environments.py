@@ -20,6 +20,7 @@ from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentMan
 from kakoi.tasks.task import Task
 from tests.doors.conftest import has_image, need
 from tests.doors.terminals import Door
+from tests.engine import containers
 
 pytestmark = pytest.mark.anyio
 
@@ -30,10 +31,6 @@ def docker(*args: str) -> str:
     done = subprocess.run(["docker", *args], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-def containers(owner: str) -> list[str]:
-    return docker("ps", "-aq", "--filter", f"label=kakoi.owner={owner}").split()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from kakoi.sandbox.adapter import ExecuteOptions, Limits
 from kakoi.sandbox.docker import DockerAdapter
 from kakoi.sandbox.docker_cli import DockerSettings, Lifetime, Tag
 from kakoi.sandbox.docker_engine import Engine
+from tests.engine import containers
 
 pytestmark = pytest.mark.anyio
 
@@ -57,10 +58,6 @@ def owner() -> Iterator[str]:
     for each in left:
         docker("rm", "-f", "-v", each)
     assert left == []
-
-
-def containers(owner: str) -> list[str]:
-    return docker("ps", "-aq", "--filter", f"label=kakoi.owner={owner}").split()
 
 
 def wait_until(true: Callable[[], object]) -> None:

@@ -19,12 +19,13 @@ from kakoi.runner.delivery import RunnerSettings
 from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.reaching import MakeProxy
+from tests.engine import containers
 from tests.images.built import CACHE
 from tests.images.conftest import full_image as full_image  # One with go and Java, too.
 from tests.images.conftest import image as image  # One with pip and npm; built if need be.
 from tests.images.conftest import tools_image as tools_image  # One with cargo and maven.
 from tests.runner.conftest import host_launch
-from tests.tasks.hosting import PYTHON, GitServer, containers, docker, now, start_server
+from tests.tasks.hosting import PYTHON, GitServer, docker, now, start_server
 
 
 @pytest.fixture(scope="session")

@@ -36,11 +36,6 @@ def bridge() -> str:
     return str(next(network.hosts()))
 
 
-def containers(owner: str) -> list[str]:
-    form = ["--format", "{{.Names}}", "--filter", f"label=kakoi.owner={owner}"]
-    return sorted(docker("ps", "-a", *form).split())
-
-
 def program_of(command: str, args: Sequence[str]) -> str:
     """A program and its first word, as it was started; of git behind its limits, those of git."""
     if command == "sh" and args[2:3] == ["git"]:  # sh -c SCRIPT git BLOCKS KIB …

@@ -13,8 +13,9 @@ import pytest
 from kakoi.errors import SandboxError
 from kakoi.tasks.caching import FOLDERS, Cache
 from kakoi.tasks.dependencies import Step, steps_for
+from tests.engine import containers
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import a_repository, a_task, containers, docker
+from tests.tasks.hosting import a_repository, a_task, docker
 from tests.tasks.registries import Registry, start_registry
 
 pytestmark = pytest.mark.anyio

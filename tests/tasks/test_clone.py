@@ -15,8 +15,9 @@ from kakoi.process.executor import ProcessExecutor
 from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.environments import ExecutionEnvironmentManager
 from kakoi.tasks.task import Task, container_name
+from tests.engine import containers
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import TOKEN, GitServer, a_task, containers, docker, start_server
+from tests.tasks.hosting import TOKEN, GitServer, a_task, docker, start_server
 
 pytestmark = pytest.mark.anyio
 

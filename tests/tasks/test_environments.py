@@ -24,9 +24,10 @@ from kakoi.tasks.environments import (
 )
 from kakoi.tasks.recording import SESSION
 from kakoi.tasks.task import Task
+from tests.engine import containers
 from tests.fakes import RecordingExecutor, answer
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import GitServer, a_task, containers, docker, now, program_of, wait_until
+from tests.tasks.hosting import GitServer, a_task, docker, now, program_of, wait_until
 
 # Directories are copied into it, then.
 NO_DISK = Limits(disk_bytes=None)

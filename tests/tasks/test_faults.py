@@ -22,13 +22,13 @@ from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.task import Task, container_name
 from kakoi.waiting import finish
+from tests.engine import containers
 from tests.tasks.conftest import Make
 from tests.tasks.hosting import (
     PYTHON,
     GitServer,
     a_repository,
     a_task,
-    containers,
     docker,
     now,
     program_of,

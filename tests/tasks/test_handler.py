@@ -14,8 +14,9 @@ import pytest
 
 from kakoi.agent.loop import Limits
 from tests.agent.models_for_tests import Script, call, done
+from tests.engine import containers
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import bridge, containers
+from tests.tasks.hosting import bridge
 from tests.tasks.houses import KEY, MEND, House
 from tests.tasks.hub import BROKEN, ISSUE, MENDED, PULL, RUN_TESTS, Hosting, Hub, a_hub, git
 from tests.tasks.trackers import TOKEN

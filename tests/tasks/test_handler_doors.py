@@ -23,7 +23,8 @@ from tests.agent.openai_server import OpenAIServer, call, last_tool_text
 from tests.doors.conftest import has_bubblewrap, need
 from tests.doors.forked import Forked
 from tests.doors.terminals import PATIENCE_S
-from tests.tasks.hosting import PYTHON, bridge, containers, wait_until
+from tests.engine import containers
+from tests.tasks.hosting import PYTHON, bridge, wait_until
 from tests.tasks.hub import BROKEN, MENDED, PULL, RUN_TESTS, Hub, a_hub, a_lab, git, make_project
 from tests.tasks.trackers import TOKEN
 

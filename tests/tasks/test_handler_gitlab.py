@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.agent.models_for_tests import Script, call, done
+from tests.engine import containers
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import bridge, containers
+from tests.tasks.hosting import bridge
 from tests.tasks.houses import KEY, MEND, House
 from tests.tasks.hub import BROKEN, ISSUE, MENDED, PULL, RUN_TESTS, Lab, a_lab, git
 from tests.tasks.trackers import TOKEN

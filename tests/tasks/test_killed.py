@@ -13,9 +13,10 @@ import pytest
 
 from kakoi.sandbox.docker_checks import parse_mounts
 from kakoi.tasks.task import container_name
+from tests.engine import containers
 from tests.sandbox.boxes import loops
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import GitServer, a_task, containers, docker, wait_until
+from tests.tasks.hosting import GitServer, a_task, docker, wait_until
 
 pytestmark = pytest.mark.anyio
 

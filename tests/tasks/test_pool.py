@@ -14,9 +14,10 @@ from kakoi.errors import ConfigurationError
 from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.pool_names import is_pooled
+from tests.engine import containers
 from tests.fakes import RecordingExecutor
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import GitServer, a_task, containers, docker, now, wait_until
+from tests.tasks.hosting import GitServer, a_task, docker, now, wait_until
 
 pytestmark = pytest.mark.anyio
 

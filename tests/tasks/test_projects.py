@@ -23,8 +23,9 @@ from kakoi.process.executor import ProcessExecutor
 from kakoi.sandbox.docker_engine import Engine
 from kakoi.tasks.environments import ExecutionEnvironmentManager
 from kakoi.tasks.projects import build_engine
+from tests.engine import containers
 from tests.fakes import ScriptedExecutor, answer
-from tests.tasks.hosting import PYTHON, a_repository, a_task, containers, docker, wait_until
+from tests.tasks.hosting import PYTHON, a_repository, a_task, docker, wait_until
 
 pytestmark = pytest.mark.anyio
 

@@ -15,8 +15,9 @@ from kakoi.process.options import ProcessResult, SpawnOptions
 from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.remotes import ssh_command
 from kakoi.tasks.task import container_name
+from tests.engine import containers
 from tests.tasks.conftest import Make
-from tests.tasks.hosting import WAIT_S, a_task, containers, docker, program_of, wait_until
+from tests.tasks.hosting import WAIT_S, a_task, docker, program_of, wait_until
 
 pytestmark = pytest.mark.anyio
 
