@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.children import remember_children
+
 # The same examples on every run: a red build must mean a change, not a lucky draw.
 # `pytest --hypothesis-profile explore` looks for new ones.
 settings.register_profile("steady", derandomize=True, deadline=None)
@@ -17,6 +19,12 @@ settings.load_profile("steady")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def earlier_children() -> None:
+    """What a test finds running was not left by it."""
+    remember_children()
 
 
 @pytest.fixture

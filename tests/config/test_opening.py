@@ -10,7 +10,7 @@ from kakoi.gate import Gate
 from kakoi.policy.profiles import DEFAULT_PROFILE, load_policy
 from kakoi.runner.commands import Command
 from kakoi.sandbox.settings import SandboxConfig
-from tests.process.trees import children_of_ours
+from tests.children import children_of_ours
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,8 @@ import pytest
 
 from kakoi.errors import ExecutionError
 from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
-from tests.process.trees import PATIENCE_S, Witness, children_of_ours, client_environment, tree_argv
+from tests.children import children_of_ours
+from tests.process.trees import PATIENCE_S, Witness, client_environment, tree_argv
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,8 @@ import pytest
 
 from kakoi.errors import ConfigurationError, ExecutionError
 from kakoi.process import FilterResult, run_filter
-from tests.process.trees import PATIENCE_S, children_of_ours
+from tests.children import children_of_ours
+from tests.process.trees import PATIENCE_S
 
 MEBIBYTE = 1024 * 1024
 

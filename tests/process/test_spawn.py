@@ -14,7 +14,8 @@ import pytest
 
 from kakoi.errors import ConfigurationError, ExecutionError, ExecutionTimeoutError, SandboxError
 from kakoi.process import ProcessExecutor, SpawnOptions, base_environment
-from tests.process.trees import PATIENCE_S, children_of_ours
+from tests.children import children_of_ours
+from tests.process.trees import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

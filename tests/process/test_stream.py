@@ -16,11 +16,11 @@ import pytest
 from kakoi.errors import ExecutionError
 from kakoi.process.options import default_environment
 from kakoi.process.stream import Launch, ProcessStream
+from tests.children import children_of_ours
 from tests.process.trees import (
     PATIENCE_S,
     PRELUDE,
     Witness,
-    children_of_ours,
     client_environment,
     tree_argv,
 )

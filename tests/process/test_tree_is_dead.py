@@ -16,12 +16,12 @@ import pytest
 
 from kakoi.errors import ExecutionError, ExecutionTimeoutError
 from kakoi.process import ProcessExecutor, SpawnOptions, keeping
+from tests.children import children_of_ours
 from tests.process.trees import (
     PATIENCE_S,
     PRELUDE,
     TREES,
     Witness,
-    children_of_ours,
     client_environment,
     tree_argv,
 )

@@ -4,7 +4,6 @@ Every process of a tree holds the write end of a named pipe. The test holds the 
 as one of them lives, however it hides, the pipe has no end.
 """
 
-import contextlib
 import os
 import select
 import sys
@@ -228,15 +227,6 @@ class Witness:
     def _take(self, chunk: bytes) -> None:
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         self.announced += map(int, lines)
-
-
-def children_of_ours() -> list[str]:
-    """The children of the test's own process, zombies included."""
-    found = []
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
-            found += (thread / "children").read_text().split()
-    return found
 
 
 def client_environment() -> dict[str, str]:

@@ -23,7 +23,8 @@ from kakoi.runner import frames
 from kakoi.runner.channel import RunnerChannel, open_channel
 from kakoi.runner.delivery import GREETING, RunnerSettings, delivery, python_argv
 from kakoi.runner.line import Patience
-from tests.process.trees import Witness, children_of_ours, watching
+from tests.children import children_of_ours
+from tests.process.trees import Witness, watching
 
 PATIENCE_S = 60.0
 Frame = tuple[int, int, bytes]
