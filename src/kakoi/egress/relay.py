@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 
 from kakoi.egress.hello import AnswerReader, BadHelloError, HelloReader
-from kakoi.egress.masking import Mask
+from kakoi.egress.mask import Mask
 from kakoi.egress.requests import MAX_CHUNK_LINE, BadRequestError, Request, parse_chunk_line
 
 CHUNK = 64 * 1024
