@@ -26,7 +26,8 @@ from _saving import save
 
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.task import Task
-from tests.tasks.hosting import GitServer, containers, docker, start_server
+from tests.engine import containers
+from tests.tasks.hosting import GitServer, docker, start_server
 
 TIMES = 5
 COMMANDS = 50
