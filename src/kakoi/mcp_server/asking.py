@@ -35,7 +35,7 @@ from kakoi.printable import shown
 from kakoi.runner.commands import Command
 
 PATIENCE_S: Final = 600.0
-# What a command is given besides its text: whoever agreed has agreed to that, too.
+# What a command is given besides its text: an approval covers that as well.
 _INPUTS: Final = ("stdin", "stdin_open", "content", "old_text", "new_text", "replace_all")
 _SCHEMA: Final[dict[str, Any]] = {
     "type": "object",

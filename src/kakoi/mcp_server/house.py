@@ -135,7 +135,7 @@ class House:
         """Is it a record for the client of that session; with `named`, of that session itself?
 
         The log is one for all workspaces of a user. Over pipes the client is that user's own, and
-        may read what happened in this workspace; whoever comes by HTTP reads of its own calls.
+        may read what happened in this workspace; an HTTP client reads about its own calls.
         """
         task = self.gate.labels.task
         where = os.path.normpath(record.cwd)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Cgroup v2, and v1: where a container sees its own group.
 COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-# One kill ends several commands at about the same time: each is told of it.
+# One kill ends several commands at about the same time: each reports it.
 _MOMENT_S = 1.0
 _MAX_BYTES = 4096
 _MUCH_BYTES = 64 * 1024 * 1024

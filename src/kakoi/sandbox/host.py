@@ -167,7 +167,7 @@ class HostAdapter:
         return await self._open_held()
 
     async def _open_held(self) -> Channel:
-        """On the host as it is, in a group by which all is ended, whoever kills the keepers."""
+        """On the host as it is, in a group that ends everything even if the keepers are killed."""
         if self._host_group is None:
             await finish(self._make_host_group())
         group = self._host_group

@@ -46,7 +46,7 @@ class JobGroups:
     descriptors: tuple[Handed, ...]
 
     def close(self) -> None:
-        """Give the descriptors up. The folders are for whoever removes the outer one."""
+        """Give the descriptors up. The folders go with the outer one."""
         for each in self.descriptors:
             for descriptor in each:
                 os.close(descriptor)
