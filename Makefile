@@ -1,11 +1,11 @@
-# Everything below makes its own virtual environment; the second time it is quick.
+# Each target creates the virtual environment if necessary. Later runs are quick.
 # `make help` lists the targets.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Settings of pip that come from outside (PIP_INDEX_URL, PIP_CERT, …) stay in force.
+# pip settings from the environment (PIP_INDEX_URL, PIP_CERT, …) still apply.
 export PIP_ROOT_USER_ACTION ?= ignore
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
@@ -51,7 +51,7 @@ clean: ## Remove the virtual environment and every cache
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp is written last, so that an interrupted set-up is done again.
+# Each stamp is written last, so that an interrupted setup runs again.
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit("kakoi needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv --clear $(VENV)

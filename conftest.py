@@ -1,3 +1,3 @@
-"""Loads what watches over the whole suite: tests/ and src/kakoi/conformance alike."""
+"""Loads the plugins for the whole suite, both tests/ and src/kakoi/conformance."""
 
 pytest_plugins = ("tests.suite.tiers", "tests.suite.hangs", "tests.suite.profile")

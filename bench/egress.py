@@ -1,10 +1,10 @@
-"""What the way out costs: throughput, latency and memory of the proxy, against a direct connection.
+"""Throughput, latency and memory of the network proxy, compared to a direct connection.
 
     python bench/egress.py [--tinyproxy PATH] [--squid PATH] [--save]
 
-Run with `make bench`. Server, client and proxies are processes of their own on loopback; every
-figure is a ratio to the direct connection in the same run, and runs take turns. tinyproxy and squid
-are measured beside it if they are there. `--save` adds the table to bench/results/.
+Run with `make bench`. Server, client and proxies are separate processes on loopback. Every figure
+is a ratio to the direct connection in the same run, and the measurements alternate. tinyproxy and
+squid are measured if they are installed. `--save` adds the table to bench/results/.
 """
 
 import argparse
@@ -22,11 +22,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from _saving import save
+from _results import save
 
-from kakoi.egress.domains import parse_domains
-from kakoi.egress.limits import ProxyLimits
-from kakoi.egress.proxy import Proxy
+from kakoi.network.domains import parse_domains
+from kakoi.network.proxy import Proxy, ProxyLimits
 
 STREAM_BYTES = 128 * 1024 * 1024
 MANY = 64
@@ -39,11 +38,11 @@ NAME = "bench.test"
 Rows = list[tuple[str, str, str]]
 
 
-# --- Processes of their own ------------------------------------------------------------------
+# --- Separate processes ----------------------------------------------------------------------
 
 
 async def serve_bytes() -> None:
-    """`N` and a newline asks for N bytes; 0 for the same line back, for ever."""
+    """Answer the line `N` with N bytes and the line `0` with itself, until the client leaves."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         block = bytes(256 * 1024)
@@ -64,7 +63,7 @@ async def serve_bytes() -> None:
 
 
 async def serve_proxy(port: int) -> None:
-    """Our proxy, for which loopback is an address as any other."""
+    """Run kakoi's proxy, and let it connect to loopback addresses."""
 
     async def resolve(_name: str) -> list[ipaddress.IPv4Address]:
         return [ipaddress.IPv4Address("127.0.0.1")]
@@ -84,7 +83,7 @@ async def serve_proxy(port: int) -> None:
 
 @contextlib.contextmanager
 def process(*words: str) -> Iterator[tuple[int, int]]:
-    """This file as another process; gives its port and its number."""
+    """Run this file as another process. Yields its port and its pid."""
     child = subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
@@ -101,7 +100,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def tinyproxy(program: str) -> Iterator[tuple[int, int]]:
-    """Debian's tinyproxy, allowing everything on loopback."""
+    """Run Debian's tinyproxy, which allows everything on loopback."""
     port = free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
         file.write(f"Port {port}\nListen 127.0.0.1\nMaxClients 200\nLogLevel Critical\n")
@@ -112,10 +111,10 @@ def tinyproxy(program: str) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def squid(program: str) -> Iterator[tuple[int, int]]:
-    """Debian's squid in one process, without a cache, allowing everything on loopback."""
+    """Run Debian's squid in one process without a cache. It allows everything on loopback."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)  # noqa: S103 - started by root, it is another user
+        os.chmod(folder, 0o777)  # noqa: S103 - squid switches to another user if root starts it
         lines = [
             f"http_port 127.0.0.1:{port}",
             "http_access allow localhost",
@@ -137,7 +136,7 @@ def squid(program: str) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def answering(argv: list[str], port: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """A program, once it answers at its port."""
+    """Start a program and yield it once it accepts connections on its port."""
     child = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
     try:
         give_up = time.monotonic() + WAIT_S
@@ -158,7 +157,7 @@ def answering(argv: list[str], port: int) -> Iterator["subprocess.Popen[bytes]"]
 
 
 class Way:
-    """A way to the server: directly, or through a proxy that knows it by `host`."""
+    """A route to the server: direct, or through a proxy that knows the server as `host`."""
 
     def __init__(
         self, name: str, server: int, proxy: int = 0, pid: int = 0, host: str = ""
@@ -186,13 +185,13 @@ class Way:
         writer.close()
 
     async def rate(self, streams: int) -> float:
-        """MiB in a second, over all streams."""
+        """Return MiB per second, summed over all streams."""
         began = time.perf_counter()
         await asyncio.gather(*(self.stream(STREAM_BYTES // streams) for _ in range(streams)))
         return STREAM_BYTES / 2**20 / (time.perf_counter() - began)
 
     async def ping_ms(self) -> float:
-        """There and back over a connection that is open."""
+        """Return the round-trip time on an open connection."""
         reader, writer = await self.open()
         samples = []
         for _ in range(PINGS):
@@ -204,7 +203,7 @@ class Way:
         return statistics.median(samples)
 
     async def opening_ms(self) -> float:
-        """A connection, and its first byte back."""
+        """Return the time to open a connection and receive the first byte."""
         samples = []
         for _ in range(OPENINGS):
             began = time.perf_counter()
@@ -216,7 +215,7 @@ class Way:
         return statistics.median(samples)
 
     async def idle_kib(self) -> float:
-        """Memory of the proxy for each connection that is open."""
+        """Return the proxy's memory per open connection."""
         before = resident_kib(self.pid)
         held = [await self.open() for _ in range(IDLE)]
         grown = resident_kib(self.pid) - before
@@ -226,7 +225,7 @@ class Way:
 
 
 def resident_kib(pid: int) -> int:
-    """Of a process and its threads."""
+    """Return the resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
@@ -235,7 +234,7 @@ def resident_kib(pid: int) -> int:
 
 async def measure(ways: list[Way]) -> Rows:
     figures: dict[tuple[str, str], list[float]] = {}
-    # First of all: afterwards there is memory that was used before.
+    # Measured first: later, connections would reuse memory that the proxy already has.
     memory = {way.name: await way.idle_kib() for way in ways if way.pid}
     for _ in range(ROUNDS):
         for way in ways:

@@ -1,11 +1,11 @@
-"""What the environment of a task costs: prepared cold and from the pool, used, many at once, gone.
+"""The cost of task environments: cold and pooled preparation, use, many at once, cleanup.
 
     python bench/environments.py [--image IMAGE] [--at-once N...] [--save]
 
-Needs a Docker engine and an image with git. Everything is a ratio to bare `docker` and `git` in
-the same run: `docker run` plus `git clone` over HTTP from a server in another container. Of many
-at once there is a second ratio: what one of them costs, against one of the fewest. It stays at 1.0
-where the cost grows with their number and no faster. `--save` adds the table to bench/results/.
+Needs a Docker engine and an image with git. Every figure is a ratio to bare `docker` and `git` in
+the same run: `docker run` plus `git clone` over HTTP from a server in another container. Many at
+once have a second ratio: the cost per environment, compared to that of the smallest number. It
+stays at 1.0 while the total cost grows linearly. `--save` adds the table to bench/results/.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from _saving import save
+from _results import save
 
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.task import Task
@@ -43,7 +43,7 @@ def a_task(git: GitServer) -> Task:
 
 
 async def p50(work: Callable[[], Awaitable[object]], times: int = TIMES) -> float:
-    """Median milliseconds."""
+    """Return median milliseconds."""
     samples = []
     for _ in range(times):
         start = time.perf_counter()
@@ -53,7 +53,7 @@ async def p50(work: Callable[[], Awaitable[object]], times: int = TIMES) -> floa
 
 
 async def once(work: Callable[[], Awaitable[object]]) -> float:
-    """Milliseconds."""
+    """Return the milliseconds of one run."""
     return await p50(work, 1)
 
 
@@ -71,7 +71,7 @@ class Bench:
     def manager(self, pool_size: int = 0) -> ExecutionEnvironmentManager:
         options = EnvironmentOptions(
             image=self.image,
-            network="bridge",  # Where the server of git is.
+            network="bridge",  # The git server is on this network.
             pool_size=pool_size,
             install_dependencies=False,
         )
@@ -102,7 +102,7 @@ class Bench:
             manager = self.manager(size)
             samples = []
             for _ in range(TIMES):
-                await manager.warm()  # The pool is full again, and nothing is made meanwhile.
+                await manager.warm()  # Fill the pool, so that nothing is created while measuring.
                 task = a_task(self.git)
                 samples.append(await p50(lambda m=manager, t=task: m.prepare(t), 1))  # type: ignore[misc]
             self.row(f"prepare, {what}", statistics.median(samples), base, "bare")
@@ -127,7 +127,7 @@ class Bench:
         await manager.cleanup(task.uuid)
 
     async def at_once(self, counts: Sequence[int]) -> None:
-        """Each number of them at once, bare and ours, one after the other."""
+        """Measure each number of environments at once, first bare and then kakoi's."""
         first: Costs | None = None
         for count in counts:
             costs = Costs(count, await self.bare_at_once(count), *await self.ours_at_once(count))
@@ -140,7 +140,7 @@ class Bench:
             self.growth(first, costs, "cleanup")
 
     def growth(self, first: "Costs", costs: "Costs", what: str) -> None:
-        """Add to the last row how the cost of one has grown since the fewest."""
+        """Add to the last row the growth of the cost per environment since the smallest number."""
         if costs.count == first.count:
             return
         times = costs.of_one(what) / first.of_one(what)
@@ -167,7 +167,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Costs:
-    """Milliseconds for so many environments at once."""
+    """Milliseconds for a number of environments at once."""
 
     count: int
     bare: float

@@ -1,10 +1,10 @@
-"""What limits cost: a command in a sandbox with each of them, against one without any.
+"""The cost of resource limits: a command in a sandbox with each limit, and without any.
 
     python bench/limits.py [--image IMAGE] [--save]
 
-Run with `make bench`. The sandboxes are open at the same time and take turns, so that the noise of
-the machine falls on all of them. Docker's start is measured if the image is there. `--save` adds
-the table to bench/results/.
+Run with `make bench`. All sandboxes are open at the same time and take turns, so that noise affects
+all of them equally. Docker's start is measured if the image exists. `--save` adds the table to
+bench/results/.
 """
 
 import argparse
@@ -15,13 +15,13 @@ import subprocess
 import tempfile
 import time
 
-from _saving import save
+from _results import save
 
-from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import Limits
-from kakoi.sandbox.bubblewrap import BubblewrapAdapter
-from kakoi.sandbox.docker import DockerAdapter
-from kakoi.sandbox.docker_cli import DockerSettings
+from kakoi.backends.adapter import Limits
+from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
+from kakoi.backends.docker.adapter import DockerAdapter
+from kakoi.backends.docker.arguments import DockerSettings
+from kakoi.channel.api import Command
 
 ROUNDS, TIMES, STARTS = 10, 40, 5
 NONE = Limits(
@@ -37,7 +37,7 @@ Rows = list[tuple[str, str, str]]
 
 
 async def each_command(workspace: str) -> Rows:
-    """Median milliseconds of `true` in sandboxes of bubblewrap."""
+    """Return median milliseconds of `true` in bubblewrap sandboxes."""
     samples: dict[str, list[float]] = {name: [] for name in KINDS}
     async with contextlib.AsyncExitStack() as stack:
         channels = {}
@@ -55,7 +55,7 @@ async def each_command(workspace: str) -> Rows:
 
 
 async def each_start(image: str) -> Rows:
-    """Median milliseconds until a container has run its first command."""
+    """Return median milliseconds until a container has run its first command."""
     kinds = {"no limit of the disk": Limits(disk_bytes=None), "a disk of its own": Limits()}
     samples: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(STARTS):

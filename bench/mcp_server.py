@@ -1,9 +1,9 @@
-"""What the MCP server costs: a call, many at once, a connection that stays open.
+"""The cost of the MCP server: a call, many calls at once, a connection that stays open.
 
     python bench/mcp_server.py [--save]
 
-Run with `make bench`. A call is measured against the echo tool of a bare server of the SDK, over
-the same kind of pipe, in the same run. Not named `mcp`: that is the SDK.
+Run with `make bench`. A call is compared to the echo tool of a bare SDK server, over the same kind
+of pipe, in the same run. This file is not named `mcp`, because that is the SDK's name.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx2
-from _saving import save
+from _results import save
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -49,7 +49,7 @@ def serve_echo() -> None:
 
 
 class Bench:
-    """A folder with a workspace, settings and a log."""
+    """A folder with a workspace, settings and an audit log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ class Bench:
 
     @contextlib.contextmanager
     def listening(self, token: str) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
-        """A server on HTTP, and where it is."""
+        """Start a server on HTTP. Yields the process and its URL."""
         env = {**self.environ("bubblewrap"), "KAKOI_MCP_TOKEN": token}
         argv = self.argv("--http", "127.0.0.1:0")
         server = subprocess.Popen(argv, env=env, stderr=subprocess.PIPE)
@@ -108,7 +108,7 @@ async def p50(client: Client, tool: str, arguments: dict[str, str], times: int) 
 
 
 def shell_alone(name: str) -> tuple[str, str, str]:
-    """What the shell takes that every command is run by."""
+    """Measure the shell alone, which runs every command."""
     samples = []
     for _ in range(TIMES):
         start = time.perf_counter()
@@ -118,7 +118,7 @@ def shell_alone(name: str) -> tuple[str, str, str]:
 
 
 async def calls(bench: Bench, rows: Rows) -> None:
-    """One after the other, in turns with the plain thing: the machine is noisy."""
+    """Measure calls one by one, alternating with the baseline, because the machine is noisy."""
     for name, mode in MODES.items():
         async with contextlib.AsyncExitStack() as stack:
             argv = [sys.executable, __file__, "--echo"]
@@ -171,7 +171,7 @@ async def many(bench: Bench, rows: Rows) -> None:
 
 
 def memory_mib(root: int) -> float:
-    """Memory of a process and all below it, shared pages counted once."""
+    """Return the memory of a process and its descendants, counting shared pages once."""
     total, todo = 0.0, [root]
     while todo:
         pid = todo.pop()
@@ -184,7 +184,7 @@ def memory_mib(root: int) -> float:
 
 
 async def connections(bench: Bench, rows: Rows) -> None:
-    """Connections over HTTP that stay open, each with a session of its own and a command run."""
+    """Measure open HTTP connections, each with its own session in which one command has run."""
     token = secrets.token_hex(16)
     with bench.listening(token) as (server, url):
         async with contextlib.AsyncExitStack() as stack:

@@ -1,11 +1,11 @@
-"""Beside others: what a command costs there, and what is left of one that was stopped.
+"""Compare kakoi with other tools: the cost of a command, and what survives a stopped one.
 
     python bench/others.py [--image IMAGE] [--only NAME]... [--cache FOLDER] [--save]
 
-The other tools are installed below the cache folder, each in an environment of its own, in the
-newest version that can be had; one that cannot be installed or does not run here is left out, with
-the reason. Containers are of the same image for all. `--save` adds the table to bench/results/ and
-writes it into both READMEs (tests/test_readme.py holds them together).
+The newest available version of each tool is installed in its own environment below the cache
+folder. A tool that cannot be installed or does not run here is skipped, with the reason. All
+containers use the same image. `--save` adds the table to bench/results/ and writes it to both
+READMEs (tests/test_readme.py checks that they agree).
 """
 
 import argparse
@@ -19,31 +19,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from _places import FLOOD_PATIENCE_S
-from _saving import save
+from _measurements import FLOOD_PATIENCE_S
+from _results import save
 
 HERE = Path(__file__).parent
 INSTALLING_S, MEASURING_S = 600, 600
 HEAD = (
-    "| | `true`, p50 | new environment | 32 at once | 64 MiB of output | memory for it "
-    "| limit to all dead | left alive, of 21 |"
+    "| | `true`, p50 | new environment | 32 at once | 64 MiB of output | memory used for it "
+    "| timeout to all dead | left alive, of 21 |"
 )
 HEADS = {
     "README.md": HEAD,
-    "README.ja.md": "| | `true`（中央値） | 新しい環境 | 32 並列 | 64 MiB の出力 | そのメモリ "
-    "| 時間切れから全滅まで | 21 のうち生き残り |",
+    "README.ja.md": "| | `true`（中央値） | 新しい環境 | 32 並列 | 64 MiB の出力 | 使用メモリ "
+    "| タイムアウトから全終了まで | 生き残り（21 中） |",
 }
 RULE = "|---" + "|---:" * 7 + "|"
 BLOCK = re.compile(r"(?<=<!-- bench/others\.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 class LeftOut(Exception):
-    """The tool is not to be had here; the message says why."""
+    """The tool is not available here. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What every measurement is given."""
+    """The arguments of every measurement."""
 
     image: str
     label: str
@@ -52,24 +52,24 @@ class Machine:
 
 @dataclass(frozen=True)
 class Tool:
-    """A row: how it is called, and the command that measures it, after installing what it needs."""
+    """A row: its title, and a function that installs the tool and returns the measuring command."""
 
     title: str
     command: Callable[[Machine], list[str]]
 
 
 def own(name: str) -> Callable[[Machine], list[str]]:
-    """What needs no installing."""
+    """Return the command for a tool that needs no installation."""
 
     def command(machine: Machine) -> list[str]:
-        script = str(HERE / "_own_places.py")
+        script = str(HERE / "_own_sandboxes.py")
         return [sys.executable, script, name, machine.image, machine.label]
 
     return command
 
 
 def installed(argv: list[str]) -> None:
-    """Run an installer; its last words are why it could not."""
+    """Run an installer. If it fails, the end of its output is the reason."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALLING_S)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -79,7 +79,7 @@ def installed(argv: list[str]) -> None:
 
 
 def virtual_environment(folder: Path, *requirements: str) -> str:
-    """The Python of an environment that has the requirements and nothing of ours."""
+    """Return the Python of an environment with these requirements and without kakoi."""
     python = folder / "bin" / "python"
     if not (folder / "whole").exists():
         installed([sys.executable, "-m", "venv", "--clear", str(folder)])
@@ -89,32 +89,32 @@ def virtual_environment(folder: Path, *requirements: str) -> str:
 
 
 def swe_rex(machine: Machine) -> list[str]:
-    """Installed twice: for this side, and for the system's Python in the image."""
-    # It imports aiohttp without asking for it.
+    """Install SWE-ReX twice: on the host, and for the system Python of the image."""
+    # SWE-ReX imports aiohttp without declaring it as a dependency.
     python = virtual_environment(machine.cache / "swe-rex", "swe-rex", "aiohttp")
     inside = machine.cache / "swe-rex-inside"
     if not (inside / "swerex").exists():
         asked = ["install", "--quiet", "--python-version", "3.11", "--only-binary", ":all:"]
         installed([python, "-m", "pip", *asked, "--target", str(inside), "swe-rex"])
-    script = str(HERE / "_swerex_place.py")
+    script = str(HERE / "_swerex.py")
     return [python, script, machine.image, machine.label, str(inside)]
 
 
 def llm_sandbox(machine: Machine) -> list[str]:
-    """With its extra for Docker."""
+    """Install llm-sandbox with its `docker` extra."""
     python = virtual_environment(machine.cache / "llm-sandbox", "llm-sandbox[docker]")
-    return [python, str(HERE / "_llm_sandbox_place.py"), machine.image, machine.label]
+    return [python, str(HERE / "_llm_sandbox.py"), machine.image, machine.label]
 
 
 def inspect_ai(machine: Machine) -> list[str]:
-    """It drives Docker by compose."""
+    """Install inspect_ai, which controls Docker through compose."""
     python = virtual_environment(machine.cache / "inspect-ai", "inspect-ai")
     installed(["docker", "compose", "version"])
-    return [python, str(HERE / "_inspect_place.py"), machine.image, machine.label]
+    return [python, str(HERE / "_inspect_ai.py"), machine.image, machine.label]
 
 
 def sandbox_runtime(machine: Machine) -> list[str]:
-    """Of npm; it needs some programs of the machine, and says which."""
+    """Install sandbox-runtime from npm. Raises `LeftOut` if a program that it needs is missing."""
     folder = machine.cache / "sandbox-runtime"
     if not (folder / "node_modules" / "@anthropic-ai").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,11 +124,11 @@ def sandbox_runtime(machine: Machine) -> list[str]:
         installed(
             ["sh", "-c", f"command -v {program} || {{ echo no {program} here >&2; exit 1; }}"]
         )
-    return [sys.executable, str(HERE / "_sandbox_runtime_place.py"), str(folder)]
+    return [sys.executable, str(HERE / "_sandbox_runtime.py"), str(folder)]
 
 
 def container_use(machine: Machine) -> list[str]:
-    """A program of another language, over an engine that it fetches by itself."""
+    """Skip container-use: it is not in Python, and it downloads its own engine."""
     raise LeftOut("not measured: it is no package of a registry that this script can install from")
 
 
@@ -146,7 +146,7 @@ TOOLS = {
 
 
 def measured(tool: Tool, machine: Machine) -> dict[str, float | str | None]:
-    """What its script found out."""
+    """Run the tool's script and return its figures."""
     argv = tool.command(machine)
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=MEASURING_S)
@@ -154,14 +154,14 @@ def measured(tool: Tool, machine: Machine) -> dict[str, float | str | None]:
         raise LeftOut(f"not done after {MEASURING_S} s") from error
     if done.returncode != 0:
         raise LeftOut(" ".join(done.stderr.strip().splitlines()[-1:]) or "it failed")
-    # Some write a word of their own at their end.
+    # Some tools print a message when they exit.
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     found: dict[str, float | str | None] = json.loads(lines[-1])
     return found
 
 
 def row(title: str, found: dict[str, float | str | None]) -> str:
-    """A line of the table. Times are for people: three digits at most mean anything."""
+    """Return a line of the table. Times have at most three digits, as more would be noise."""
     number = {name: value for name, value in found.items() if isinstance(value, float | int)}
     ratio = number["true_ms"] / number["run_ms"]
     late = f"{number['late_ms']:.0f} ms" if "late_ms" in number else "never"
@@ -181,7 +181,7 @@ def row(title: str, found: dict[str, float | str | None]) -> str:
 
 
 def table(names: list[str], machine: Machine) -> tuple[str, list[str]]:
-    """The rows, and who was left out, why."""
+    """Return the rows, and the skipped tools with the reasons."""
     rows, missing = [], []
     for name in names:
         print(f"measuring {name} …", file=sys.stderr)
@@ -193,14 +193,14 @@ def table(names: list[str], machine: Machine) -> tuple[str, list[str]]:
 
 
 def fill(readme: Path, rows: str) -> None:
-    """Put the table where the document has room for it."""
+    """Write the table to its place in the document."""
     text = readme.read_text("utf-8")
     filled = f"\n{HEADS[readme.name]}\n{RULE}\n{rows}\n\n"
     readme.write_text(BLOCK.sub(lambda _: filled, text), "utf-8")
 
 
 def take_away(label: str) -> None:
-    """Containers of a tool that did not come to its end."""
+    """Remove the containers of a tool that did not finish."""
     with contextlib.suppress(OSError):
         asked = ["docker", "ps", "--all", "--quiet", "--filter", f"label={label}"]
         left = subprocess.run(asked, capture_output=True, text=True).stdout.split()
@@ -209,7 +209,7 @@ def take_away(label: str) -> None:
 
 
 def main() -> None:
-    """Measure, print, and keep it if asked to."""
+    """Measure and print the table, and save it if `--save` is given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--image", default="kakoi-test:python")
     parser.add_argument("--only", action="append", choices=TOOLS, default=[])

@@ -1,8 +1,8 @@
-"""What copy-on-write costs: checkpoint and rollback of a big tree, and each command in it.
+"""The cost of copy-on-write: checkpoints, rollbacks and forks of a big tree, and commands in it.
 
     python bench/overlay.py [--save]
 
-Run with `make bench`. Everything is a ratio to something plain in the same run: `cp -a` of the same
+Run with `make bench`. Every figure is a ratio to a baseline in the same run: `cp -a` of the same
 tree, or the same command in the same sandbox without an overlay. `--save` adds the table to
 bench/results/.
 """
@@ -18,16 +18,18 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from _saving import save
+from _results import save
 
+from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
 from kakoi.overlay import Overlay
-from kakoi.sandbox.bubblewrap import BubblewrapAdapter
 
 FOLDERS, FILES = 100, 100
 TIMES = 5
 COMMANDS = 40
+FORKS = 8
+CHECKPOINTS = 50
 EDIT = "for d in d1 d2 d3; do for f in $d/*; do echo more >> $f; done; done; rm -r d4; touch new"
-# What builds and searches do most: many small files, read and written.
+# Builds and searches mostly read and write many small files.
 WORK = {
     "true": "true",
     "read 1,000 files": "cat d[1][0-9]/* > /dev/null",
@@ -98,7 +100,7 @@ async def commands(project: Path, overlay: Overlay, rows: Rows) -> None:
             await adapter.execute("true")
         for what, text in WORK.items():
             times: dict[bool, list[float]] = {True: [], False: []}
-            # In turns: the machine is noisy.
+            # Alternating, because the machine is noisy.
             for _ in range(5):
                 for is_copy, adapter in ((False, plain), (True, copied)):
                     run = partial(adapter.execute, text)
@@ -122,6 +124,67 @@ async def starting(project: Path, overlay: Overlay, rows: Rows) -> None:
     rows.append(("start, run and end a sandbox", f"{ours:.0f} ms", f"{ours / bare:.2f} x without"))
 
 
+def copying_eight(project: Path, beside: Path) -> float:
+    """Milliseconds for as many copies of the project as `fork(8)` makes."""
+    copies = [beside / f"copy{number}" for number in range(FORKS)]
+    spent = 0.0
+    for copy in copies:
+        argv = ["cp", "-a", str(project), str(copy)]
+        spent += milliseconds(partial(subprocess.run, argv, check=True))
+    for copy in copies:
+        shutil.rmtree(copy)
+    return spent
+
+
+async def forks(project: Path, overlay: Overlay, copies_ms: float, rows: Rows) -> None:
+    """Fork a sandbox that has changed every tenth file, and run the first command of each fork."""
+    origin = BubblewrapAdapter(project, overlay=overlay)
+    made, used = [], []
+    try:
+        for _ in range(3):
+            await origin.execute("for f in d*/f1*; do echo more >> $f; done")
+            start = time.perf_counter()
+            boxes = await origin.fork(FORKS)
+            made.append((time.perf_counter() - start) * 1000)
+            await asyncio.gather(*(box.execute("true") for box in boxes))
+            used.append((time.perf_counter() - start) * 1000)
+            for box in boxes:
+                await box.cleanup()
+    finally:
+        await origin.cleanup()
+    for what, samples in (
+        (f"fork({FORKS})", made),
+        (f"fork({FORKS}), and a command in each", used),
+    ):
+        p50 = statistics.median(samples)
+        rows.append((what, f"{p50:.0f} ms", f"{p50 / copies_ms:.3f} x {FORKS} cp -a"))
+
+
+async def search(project: Path, overlay: Overlay, rows: Rows) -> None:
+    """Take a step, save it, take the next one: each checkpoint ends the sandbox."""
+    box = BubblewrapAdapter(project, overlay=overlay)
+    samples, alone = [], []
+    try:
+        await box.execute("true")
+        for number in range(CHECKPOINTS):
+            start = time.perf_counter()
+            await box.checkpoint(f"c{number}")
+            alone.append((time.perf_counter() - start) * 1000)
+            await box.execute(f"echo {number} > d1/f1")
+            samples.append((time.perf_counter() - start) * 1000)
+        back = time.perf_counter()
+        await box.rollback("c1")
+        await box.execute("cat d1/f1")
+        back_ms = (time.perf_counter() - back) * 1000
+    finally:
+        await box.cleanup()
+    rows.append(("checkpoint of an open sandbox", f"{statistics.median(alone):.0f} ms", ""))
+    last = statistics.median(samples[-5:]) / statistics.median(samples[:5])
+    ratio = f"the last of {CHECKPOINTS}: {last:.2f} x the first"
+    rows.append(("checkpoint and the next command", f"{statistics.median(samples):.0f} ms", ratio))
+    rows.append(("rollback and the next command", f"{back_ms:.0f} ms", ""))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--save", action="store_true")
@@ -137,6 +200,11 @@ def main() -> None:
         overlay.discard()
         asyncio.run(commands(project, overlay, rows))
         asyncio.run(starting(project, overlay, rows))
+        asyncio.run(search(project, overlay, rows))
+        overlay.discard()
+        copies_ms = copying_eight(project, Path(folder))
+        rows.append((f"{FORKS} cp -a", f"{copies_ms:.0f} ms", ""))
+        asyncio.run(forks(project, overlay, copies_ms, rows))
     table = "\n".join(f"{what:<50} {value:>12}   {ratio}".rstrip() for what, value, ratio in rows)
     print(table)
     if options.save:

@@ -1,24 +1,28 @@
-"""What a decision costs: against the bare parser, against the command itself, and at its worst.
+"""The cost of a decision, compared to the bare parser and to the command, and the worst case.
 
 Run with `make bench`. Figures are ratios within one run; absolute times depend on the machine.
+
+With `--corpus FILE`, judges the commands of a JSON Lines file (the key `command`) instead: how many
+are allowed, asked about and refused, by which rules, and how long that takes.
 """
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kakoi.policy.decide import _decide, decide
-from kakoi.policy.parsing.guards import guard
-from kakoi.policy.parsing.plain import plain_script
+from kakoi.policy.parsing.fast_path import plain_script
+from kakoi.policy.parsing.parser import guard, parser_path
 from kakoi.policy.profiles import load_policy
-from kakoi.policy.rules import Policy
-from kakoi.policy.syntax import parser_path
+from kakoi.policy.rules import Policy, Verdict
 from kakoi.process import run_filter
 from tests.policy.corpus.hostile_generated import generate
 
@@ -49,7 +53,51 @@ def row(what: str, value: str, note: str = "") -> None:
     print(f"{what:<58} {value:>12}  {note}")
 
 
+def judge_corpus(file: Path, *, cwd: str, confined: bool, show: bool) -> None:
+    """Judge every command of `file`; `show` prints those that are not allowed."""
+    commands = [json.loads(line)["command"] for line in file.read_text("utf-8").splitlines()]
+    policy = load_policy()
+    took: list[float] = []
+    verdicts: Counter[Verdict] = Counter()
+    rules: Counter[tuple[Verdict, str]] = Counter()
+    for command in commands:
+        start = time.perf_counter()
+        decision = _decide(policy, command, cwd, confined=confined)
+        took.append((time.perf_counter() - start) * 1000)
+        verdicts[decision.verdict] += 1
+        stops = [each for each in decision.findings if each.verdict is not Verdict.ALLOW]
+        rules.update({(each.verdict, each.rule) for each in decision.findings})
+        if show and stops:
+            print(json.dumps({"command": command, "rules": sorted({s.rule for s in stops})}))
+    where = "confined" if confined else "unconfined"
+    row(f"commands, judged in {cwd} as {where}", f"{len(commands):,}")
+    for verdict in Verdict:
+        row(f"  {verdict.value}", f"{verdicts[verdict]:,}", f"{verdicts[verdict] / len(took):.2%}")
+    print("\nrules, by the commands that they have a finding in")
+    for (verdict, rule), count in sorted(rules.items(), key=lambda each: (-each[1], each[0])):
+        row(f"  {verdict.value:<5} {rule}", f"{count:,}", f"{count / len(took):.2%}")
+    ordered = sorted(took)
+    print()
+    row("time, cold: median", f"{statistics.median(took):.2f} ms")
+    row("  95 of 100", f"{ordered[int(len(ordered) * 0.95)]:.2f} ms")
+    row("  slowest", f"{ordered[-1]:.2f} ms")
+    row("  all", f"{sum(took) / 1000:.2f} s")
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--corpus", type=Path, metavar="FILE", help="judge the commands of FILE")
+    parser.add_argument("--cwd", default="/workspace", help="where they would start (%(default)s)")
+    parser.add_argument("--unconfined", action="store_true", help="no sandbox stands behind them")
+    parser.add_argument("--stops", action="store_true", help="print what is not allowed")
+    given = parser.parse_args()
+    if given.corpus is None:
+        measure()
+    else:
+        judge_corpus(given.corpus, cwd=given.cwd, confined=not given.unconfined, show=given.stops)
+
+
+def measure() -> None:
     start = time.perf_counter()
     policy = load_policy()
     row(

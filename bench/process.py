@@ -1,4 +1,4 @@
-"""What a process costs: starting one, filtering through one, a flood from one, ending a tree.
+"""The cost of processes: starting one, piping through one, large output, killing a tree.
 
 Run with `make bench`. Figures are ratios within one run; absolute times depend on the machine.
 """
@@ -18,7 +18,7 @@ from kakoi.process import ProcessExecutor, SpawnOptions, run_filter
 TIMES = 60
 FLOOD_BYTES = 256 * 1024 * 1024
 TIMEOUT_MS = 500
-# Twenty daemons: own sessions, forked twice, empty environments.
+# Twenty daemons, each forked twice with its own session and an empty environment.
 DAEMONS = """
 import os, time
 for _ in range(20):

@@ -1,9 +1,11 @@
-"""What running in a sandbox costs: a command, many at once, a flood, the end of a tree, idling.
+"""The cost of a sandbox: a command, bare or judged and recorded, many at once, large output,
+killing a tree, idling; and of `kakoi.Sandbox`: commands, files, copies, the import.
 
-    python bench/sandbox.py [--image IMAGE] [--save]
+    python bench/sandbox.py [--image IMAGE] [--object] [--save]
 
-Run with `make bench`; Docker is measured if an engine answers and the image is there. Everything
-is a ratio to something plain in the same run. `--save` adds the table to bench/results/.
+Run with `make bench`. Docker is measured if an engine answers and the image exists. Every figure is
+a ratio to a baseline in the same run. `--object`: only `kakoi.Sandbox`. `--save` adds the table to
+bench/results/.
 """
 
 import argparse
@@ -16,16 +18,23 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
-from _saving import save
+from _results import save
 
-from kakoi.runner.commands import Channel, Command
-from kakoi.sandbox.adapter import SandboxAdapter
-from kakoi.sandbox.bubblewrap import BubblewrapAdapter
-from kakoi.sandbox.docker import DockerAdapter
-from kakoi.sandbox.docker_cli import DockerSettings
-from kakoi.sandbox.host import HostAdapter
+from kakoi import Sandbox
+from kakoi._support.asyncio import background
+from kakoi.audit import AuditLog
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
+from kakoi.backends.docker.adapter import DockerAdapter
+from kakoi.backends.docker.arguments import DockerSettings
+from kakoi.backends.host.adapter import HostAdapter
+from kakoi.channel.api import Channel, Command
+from kakoi.gate import Gate
+from kakoi.policy.profiles import load_policy
+from kakoi.sync import Sandbox as BlockingSandbox
 
 TIMES = 300
 AT_ONCE = (1, 8, 32, 128)
@@ -33,7 +42,7 @@ BATCH = 1280
 FLOOD_BYTES = 1 << 30
 IDLE = 20
 TIMEOUT_S = 0.5
-# Twenty daemons: own sessions, forked twice, empty environments.
+# Twenty daemons, each forked twice with its own session and an empty environment.
 DAEMONS = """
 import os, time
 for _ in range(20):
@@ -48,7 +57,7 @@ Rows = list[tuple[str, str, str]]
 
 
 def plain(work: Callable[[], object], times: int = TIMES) -> float:
-    """Median milliseconds."""
+    """Return median milliseconds."""
     samples = []
     for _ in range(times):
         start = time.perf_counter()
@@ -71,7 +80,7 @@ def anew() -> Command:
 
 
 async def commands(name: str, channel: Channel, rows: Rows) -> None:
-    """One after the other, between measurements of the plain thing: the machine is noisy."""
+    """Measure commands one by one, alternating with the baseline, because the machine is noisy."""
     ours, bare, shells = [], [], []
     for _ in range(5):
         ours.append(await awaited(lambda: channel.run(anew()), TIMES // 5))
@@ -81,6 +90,30 @@ async def commands(name: str, channel: Channel, rows: Rows) -> None:
     for what, samples in (("program", ours), ("shell text", shells)):
         p50 = statistics.median(samples)
         rows.append((f"{name}: `true`, {what}, p50", f"{p50:.2f} ms", f"{p50 / base:.2f} x run"))
+
+
+async def beside(gate: Gate, command: str | list[str], argv: list[str]) -> tuple[float, float]:
+    """Return the medians of a command and of its baseline, run by turns on the noisy machine."""
+    ours, bare = [], []
+    for _ in range(TIMES):
+        ours.append(await awaited(lambda: gate.run(Command(command=command)), 1))
+        bare.append(plain(lambda: subprocess.run(argv), 1))
+    return statistics.median(ours), statistics.median(bare)
+
+
+async def judged(name: str, sandbox: SandboxAdapter, rows: Rows) -> None:
+    """Measure commands through a gate: judged, recorded before they start and when they end."""
+    with tempfile.TemporaryDirectory() as folder:
+        audit = AuditLog(Path(folder, "audit.jsonl"), clock=lambda: datetime.now(UTC))
+        gate = Gate(load_policy("coding-agent"), sandbox, audit=audit)
+        for what, argv in (("program", ["true"]), ("shell text", ["bash", "-c", "true"])):
+            p50, base = await beside(gate, argv if what == "program" else argv[-1], argv)
+            row = f"{name}: `true`, {what}, judged, p50"
+            rows.append((row, f"{p50:.2f} ms", f"{p50 / base:.2f} x run({argv[0]})"))
+        start = time.perf_counter()
+        await asyncio.gather(*(gate.run(anew()) for _ in range(BATCH)))
+        rate = BATCH / (time.perf_counter() - start)
+        rows.append((f"{name}: {BATCH} judged at once, 16 run", f"{rate:.0f} /s", ""))
 
 
 async def many(name: str, channel: Channel, rows: Rows) -> None:
@@ -135,7 +168,7 @@ async def ending(name: str, channel: Channel, rows: Rows) -> None:
 
 
 def tree_mib(root: int) -> float:
-    """Memory of a process and all below it, shared pages counted once."""
+    """Return the memory of a process and its descendants, counting shared pages once."""
     total, todo = 0.0, [root]
     while todo:
         pid = todo.pop()
@@ -218,23 +251,161 @@ async def measure(image: str | None, workspace: str) -> Rows:
         with plain_container(image) as container:
             rows += peers(image, container)
     for name, make in makers.items():
-        async with opened(make()) as channel:
-            for part in (commands, many, flood, ending):
+        sandbox = make()
+        async with opened(sandbox) as channel:
+            await commands(name, channel, rows)
+            await judged(name, sandbox, rows)
+            for part in (many, flood, ending):
                 await part(name, channel, rows)
         await idling(name, make, rows)
+    return rows
+
+
+def measure_all(image: str | None) -> Rows:
+    with tempfile.TemporaryDirectory() as workspace:
+        return asyncio.run(measure(image, workspace))
+
+
+# --- The object ------------------------------------------------------------------------------
+
+
+async def by_turns(
+    ours: Callable[[], Awaitable[object]], theirs: Callable[[], object], times: int
+) -> tuple[float, float]:
+    """Return the medians of both, measured by turns."""
+    first, second = [], []
+    for _ in range(times):
+        first.append(await awaited(ours, 1))
+        second.append(await asyncio.to_thread(plain, theirs, 1))
+    return statistics.median(first), statistics.median(second)
+
+
+async def calls(name: str, box: Sandbox, rows: Rows) -> None:
+    await box.run(["true"])
+    run, bare = await by_turns(lambda: box.run(["true"]), lambda: subprocess.run(["true"]), TIMES)
+    rows.append((f"{name}: Sandbox.run `true`, p50", f"{run:.2f} ms", f"{run / bare:.2f} x run"))
+    text, shell = await by_turns(
+        lambda: box.run("true"), lambda: subprocess.run(["bash", "-c", "true"]), TIMES
+    )
+    rows.append(
+        (f"{name}: Sandbox.run, shell text, p50", f"{text:.2f} ms", f"{text / shell:.2f} x bash")
+    )
+    data = b"x" * 1024
+
+    async def write_and_read() -> None:
+        await box.files.write("small", data)
+        await box.files.read("small")
+
+    both = await awaited(write_and_read, 100)
+    again = await awaited(lambda: box.run("true"), 100)
+    rows.append(
+        (f"{name}: 1 KiB written and read", f"{both:.2f} ms", f"{both / again:.2f} x run(true)")
+    )
+
+
+def blocking(name: str, audit: Path, rows: Rows) -> None:
+    """Compare a blocking call with the same one awaited in its loop."""
+    with BlockingSandbox(name, audit=audit) as box:
+        box.run(["true"])
+
+        async def inside() -> float:
+            return await awaited(lambda: box._box.run(["true"]), 20)
+
+        around, within = [], []
+        for _ in range(10):
+            around.append(plain(lambda: box.run(["true"]), 20))
+            within.append(background().run(inside()))
+        more = statistics.median(around) - statistics.median(within)
+        rows.append((f"{name}: kakoi.sync adds", f"{more:.2f} ms", ""))
+
+
+async def transfers(box: Sandbox, container: str, folder: Path, rows: Rows) -> None:
+    """Copy 1 GiB into a container and back, beside `docker cp` with a plain one."""
+    source = folder / "big"
+    with source.open("wb") as file:
+        for _ in range(FLOOD_BYTES >> 20):
+            file.write(os.urandom(1 << 20))
+    there = f"{container}:/tmp/cp"
+    up, cp_up = await by_turns(
+        lambda: box.files.upload(source, "big"),
+        lambda: subprocess.run(["docker", "cp", str(source), there], check=True),
+        3,
+    )
+    rows.append(("docker: upload of 1 GiB", f"{up:.0f} ms", f"{up / cp_up:.2f} x docker cp"))
+    down, cp_down = await by_turns(
+        lambda: box.files.download("big", folder / "back"),
+        lambda: subprocess.run(["docker", "cp", there, str(folder / "cp")], check=True),
+        3,
+    )
+    rows.append(
+        ("docker: download of 1 GiB", f"{down:.0f} ms", f"{down / cp_down:.2f} x docker cp")
+    )
+
+
+async def forks(box: Sandbox, folder: Path, rows: Rows) -> None:
+    make = (
+        "for d in $(seq 100); do mkdir d$d; for f in $(seq 100); do echo $f > d$d/f$f; done; done"
+    )
+    await box.run(["bash", "-c", make], check=True)
+    await box.files.download(".", folder / "tree")
+
+    def copy() -> None:
+        for number in range(8):
+            argv = ["cp", "-a", str(folder / "tree"), str(folder / f"copy{number}")]
+            subprocess.run(argv, check=True)
+
+    start = time.perf_counter()
+    forked = await box.fork(8)
+    took = (time.perf_counter() - start) * 1000
+    base = plain(copy, 1)
+    for each in forked:
+        await each.close()
+    rows.append(("fork(8) of 10,000 files", f"{took:.0f} ms", f"{took / base:.3f} x eight cp -a"))
+
+
+def importing(rows: Rows) -> None:
+    argv = [sys.executable, "-c"]
+    ours, bare = [], []
+    for _ in range(40):
+        ours.append(plain(lambda: subprocess.run([*argv, "from kakoi import Sandbox"]), 1))
+        bare.append(plain(lambda: subprocess.run([*argv, "pass"]), 1))
+    p50, base = statistics.median(ours), statistics.median(bare)
+    rows.append(
+        ("from kakoi import Sandbox", f"{p50:.0f} ms", f"{p50 / base:.2f} x python -c pass")
+    )
+
+
+async def measure_object(image: str | None) -> Rows:
+    rows: Rows = []
+    importing(rows)
+    with tempfile.TemporaryDirectory() as folder:
+        audit = Path(folder, "audit.jsonl")
+        async with Sandbox("bubblewrap", policy="open", audit=audit) as box:
+            await forks(box, Path(folder), rows)
+        async with Sandbox("bubblewrap", audit=audit) as box:
+            await calls("bubblewrap", box, rows)
+        await asyncio.to_thread(blocking, "bubblewrap", audit, rows)
+        if image is not None:
+            async with Sandbox("docker", image=image, audit=audit) as box:
+                await calls("docker", box, rows)
+            # Without limits, as the container beside it.
+            async with Sandbox("docker", image=image, audit=audit, memory=None, disk=None) as box:
+                with plain_container(image) as container:
+                    await transfers(box, container, Path(folder), rows)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--image", default="kakoi-test:python")
+    parser.add_argument("--object", action="store_true")
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     image = options.image if image_is_there(options.image) else None
     if image is None:
         print(f"no image {options.image}: Docker is left out", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as workspace:
-        rows = asyncio.run(measure(image, workspace))
+    rows = [] if options.object else measure_all(image)
+    rows += asyncio.run(measure_object(image))
     table = "\n".join(f"{what:<50} {value:>12}   {ratio}" for what, value, ratio in rows)
     print(table)
     if options.save:

@@ -1,10 +1,10 @@
-"""What each wall costs: a command with it, as a ratio to the same command without it.
+"""The cost of each wall: a command with it, as a ratio to the same command without it.
 
     python bench/walls.py [--save]
 
-Both places are open at once and take turns with a bare `true`, so that whatever else the machine
-does hits all of them. A wall is one entry of `WALLS`: a name, and the two places. `--save` adds the
-table to bench/results/.
+Both sandboxes are open at once and alternate with a bare `true`, so that noise affects all of them
+equally. A wall is one entry of `WALLS`: a name, and the two sandboxes. `--save` adds the table to
+bench/results/.
 """
 
 import argparse
@@ -18,24 +18,24 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
-from _saving import save
+from _results import save
 
+from kakoi.backends.adapter import Limits, SandboxAdapter
+from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
+from kakoi.backends.bubblewrap.arguments import BubblewrapSettings, build_launch, inspect_system
+from kakoi.backends.host.adapter import HostAdapter
+from kakoi.backends.workspace import identify_workspace
+from kakoi.channel.api import Channel, Command
+from kakoi.channel.delivery import RunnerSettings, python_argv
+from kakoi.channel.runner_channel import open_channel
 from kakoi.policy.profiles import load_policy
 from kakoi.process.stream import Launch
-from kakoi.runner.channel import open_channel
-from kakoi.runner.commands import Channel, Command
-from kakoi.runner.delivery import RunnerSettings, python_argv
-from kakoi.sandbox.adapter import Limits, SandboxAdapter
-from kakoi.sandbox.bubblewrap import BubblewrapAdapter
-from kakoi.sandbox.bubblewrap_launch import Settings, build_launch, look_at_system
-from kakoi.sandbox.host import HostAdapter
-from kakoi.sandbox.workspace import look_at_workspace
 
 TIMES = 150
 STARTS = 6
-Place = Callable[[str], contextlib.AbstractAsyncContextManager[Channel]]
-# A short one; one that opens many files; one that only asks the kernel; one that starts many
-# programs.
+OpenSandbox = Callable[[str], contextlib.AbstractAsyncContextManager[Channel]]
+# A short command, one that opens many files, one that only makes system calls, and one that
+# starts many programs.
 COMMANDS = {
     "true": Command(command=["true"]),
     "python3 -c 'import json'": Command(command=["python3", "-I", "-c", "import json"]),
@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "sh: 20 programs": Command(command="for i in 1 2 3 4 5 6 7 8 9 10; do ls /usr | wc -l; done"),
 }
-# How often the longer ones are run, as a part of `TIMES`.
+# The longer commands run `TIMES` divided by this.
 PART = 6
 
 
@@ -52,7 +52,7 @@ def listed() -> list[str]:
     return sorted(load_policy().runnable_programs() or ())
 
 
-def adapter(make: Callable[[str], SandboxAdapter]) -> Place:
+def adapter(make: Callable[[str], SandboxAdapter]) -> OpenSandbox:
     @contextlib.asynccontextmanager
     async def opened(workspace: str) -> AsyncIterator[Channel]:
         sandbox = make(workspace)
@@ -64,14 +64,14 @@ def adapter(make: Callable[[str], SandboxAdapter]) -> Place:
     return opened
 
 
-def bare_bubblewrap(*, seccomp: bool) -> Place:
-    """As the adapter starts it, but without Landlock; and without the filter of calls, if so."""
+def bare_bubblewrap(*, seccomp: bool) -> OpenSandbox:
+    """Start it as the adapter does, but without Landlock. Only `seccomp` keeps the filter."""
 
     @contextlib.asynccontextmanager
     async def opened(workspace: str) -> AsyncIterator[Channel]:
-        system = look_at_system()
+        system = inspect_system()
         assert system is not None
-        settings = Settings(workspace=look_at_workspace(workspace))
+        settings = BubblewrapSettings(workspace=identify_workspace(workspace))
         launch = build_launch(settings, system, python_argv(system.python))
         channel = await open_channel(launch if seccomp else unfiltered(launch), RunnerSettings())
         try:
@@ -83,7 +83,7 @@ def bare_bubblewrap(*, seccomp: bool) -> Place:
 
 
 def unfiltered(launch: Launch) -> Launch:
-    """The same without `--seccomp`, and without the program that would be handed over for it."""
+    """Return the launch without `--seccomp` and without the filter program passed for it."""
     at = launch.argv.index("--seccomp")
     files = {name: data for name, data in launch.files.items() if name != launch.argv[at + 1]}
     return replace(launch, argv=[*launch.argv[:at], *launch.argv[at + 2 :]], files=files)
@@ -92,8 +92,8 @@ def unfiltered(launch: Launch) -> Launch:
 NO_LIMITS = Limits(memory_bytes=None, cpus=None, processes=None)
 BUBBLEWRAP = adapter(lambda workspace: BubblewrapAdapter(workspace, limits=NO_LIMITS))
 HOST = adapter(lambda workspace: HostAdapter(workspace, warn_on_start=False))
-# Name → the place without the wall, and the one with it.
-WALLS: dict[str, tuple[Place, Place]] = {
+# Maps a name to the sandbox without the wall and the sandbox with it.
+WALLS: dict[str, tuple[OpenSandbox, OpenSandbox]] = {
     "seccomp (bubblewrap)": (bare_bubblewrap(seccomp=False), bare_bubblewrap(seccomp=True)),
     "Landlock (bubblewrap)": (bare_bubblewrap(seccomp=True), BUBBLEWRAP),
     "Landlock and seccomp (host)": (
@@ -116,11 +116,11 @@ async def timed(channel: Channel, command: Command) -> float:
 
 
 async def cost(
-    places: tuple[Place, Place], command: Command, workspace: str
+    sandboxes: tuple[OpenSandbox, OpenSandbox], command: Command, workspace: str
 ) -> tuple[float, float, float]:
-    """Median milliseconds without the wall, with it, and of a bare `true` in between."""
+    """Return median milliseconds without the wall, with it, and of a bare `true` in between."""
     samples: list[list[float]] = [[], [], []]
-    async with places[0](workspace) as without, places[1](workspace) as walled:
+    async with sandboxes[0](workspace) as without, sandboxes[1](workspace) as walled:
         for _ in range(TIMES if command is COMMANDS["true"] else TIMES // PART):
             for kept, channel in zip(samples, (without, walled), strict=False):
                 kept.append(await timed(channel, command))
@@ -129,20 +129,22 @@ async def cost(
     return without_ms, walled_ms, bare_ms
 
 
-async def start_cost(places: tuple[Place, Place], workspace: str) -> tuple[float, float]:
-    """The same for opening a place and its first command."""
+async def start_cost(
+    sandboxes: tuple[OpenSandbox, OpenSandbox], workspace: str
+) -> tuple[float, float]:
+    """Return median milliseconds for opening each sandbox and running its first command."""
     samples: list[list[float]] = [[], []]
     for _ in range(STARTS):
-        for kept, place in zip(samples, places, strict=True):
+        for kept, sandbox in zip(samples, sandboxes, strict=True):
             began = time.perf_counter()
-            async with place(workspace) as channel:
+            async with sandbox(workspace) as channel:
                 await channel.run(Command(command=["true"]))
                 kept.append(time.perf_counter() - began)
     return statistics.median(samples[0]) * 1000, statistics.median(samples[1]) * 1000
 
 
 def plain() -> float:
-    """Seconds of the plainest way to run a program, among the others: the machine is noisy."""
+    """Return the seconds of a bare `true`, measured between the others as the machine is noisy."""
     began = time.perf_counter()
     subprocess.run(["true"], check=True)
     return time.perf_counter() - began
@@ -150,12 +152,12 @@ def plain() -> float:
 
 async def measure(workspace: str) -> list[str]:
     lines = [f"{'wall':32} {'what':28} {'without':>9} {'with':>9} {'ratio':>6}  to subprocess.run"]
-    for name, places in WALLS.items():
+    for name, sandboxes in WALLS.items():
         for what, command in COMMANDS.items():
-            without, walled, bare = await cost(places, command, workspace)
+            without, walled, bare = await cost(sandboxes, command, workspace)
             again = f"{walled / bare:8.2f}" if what == "true" else ""
             lines.append(line(name, what, without, walled, again))
-        lines.append(line(name, "open it, first command", *await start_cost(places, workspace)))
+        lines.append(line(name, "open it, first command", *await start_cost(sandboxes, workspace)))
     return lines
 
 
@@ -165,12 +167,12 @@ def line(name: str, what: str, without: float, walled: float, again: str = "") -
 
 
 def main() -> None:
-    """Measure, print, and save if asked to."""
+    """Measure and print the table, and save it if `--save` is given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--save", action="store_true", help="keep the table in bench/results/")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kakoi-bench-") as workspace:
-        os.chmod(workspace, 0o755)  # noqa: S103 - commands are another user
+        os.chmod(workspace, 0o755)  # noqa: S103 - commands run as another user
         lines = asyncio.run(measure(workspace))
     table = "\n".join(lines)
     print(table)

@@ -1,7 +1,7 @@
-"""For mkdocs: the pages at the top of the repository are in the site, too, and links reach them.
+"""A mkdocs hook that adds the pages in the root of the repository and adjusts links to them.
 
 On disk `docs/explanation/x.md` links to `../../SECURITY.md`; in the site that page is
-`project/SECURITY.md`. What is no page (a script, a folder) is no link in the site.
+`project/SECURITY.md`. Links to anything else (a script, a folder) become plain text in the site.
 """
 
 import os
@@ -20,7 +20,7 @@ CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """A how-to that the menu does not name is at its end, so that nobody can forget it."""
+    """Append every how-to that the menu does not list, so that none is missing."""
     (how_to,) = (entry["How to"] for entry in config.nav or () if "How to" in entry)
     named = {page for entry in how_to for page in entry.values()}
     written = (f"how-to/{path.name}" for path in sorted((DOCS / "how-to").glob("*.md")))
@@ -31,7 +31,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in TOP:
         files.append(File.generated(config, f"project/{name}", abs_src_path=str(ROOT / name)))
-    # Decisions are a list that only grows: their index is written here, not by hand.
+    # The list of decisions keeps growing, so its index is generated here.
     lines = [
         "# Decisions",
         "",
@@ -63,7 +63,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts, start = [], 0
     for code in CODE.finditer(markdown):
-        # A link's own text may hold code; such a link is whole before and after it.
+        # The text of a link can be code. Do not split the link there.
         if markdown[: code.start()].endswith("[") and markdown[code.end() :].startswith("]("):
             continue
         parts += [LINK.sub(site_link, markdown[start : code.start()]), code[0]]

@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures for all tests."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from hypothesis import settings
 
 from tests.children import remember_children
 
-# The same examples on every run: a red build must mean a change, not a lucky draw.
-# `pytest --hypothesis-profile explore` looks for new ones.
+# The same examples on every run: a red build must mean that the code changed, not the examples.
+# `pytest --hypothesis-profile explore` searches for new ones.
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 settings.load_profile("steady")
@@ -23,13 +23,13 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def earlier_children() -> None:
-    """What a test finds running was not left by it."""
+    """Ignore child processes that existed before the test."""
     remember_children()
 
 
 @pytest.fixture
 def own_temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for temporary files that nobody else uses; its path is short enough for sockets."""
+    """A private folder for temporary files. Its path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="kt-") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setenv("TMPDIR", folder)

@@ -1,15 +1,15 @@
-"""Stand-ins with behaviour, for what a test cannot have for real."""
+"""Fakes with behaviour, for tests that cannot use the real thing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+from kakoi.channel.api import MAX_FILE_BYTES, Command, FileInfo
+from kakoi.channel.delivery import RunnerSettings
+from kakoi.channel.posix.resident_shell import Launcher
 from kakoi.errors import ExecutionError, SandboxError
 from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
 from kakoi.process.stream import Launch, ProcessStream
 from kakoi.results import ExecutionResult
-from kakoi.runner.commands import MAX_FILE_BYTES, Command, FileInfo
-from kakoi.runner.delivery import RunnerSettings
-from kakoi.runner.posix_exec import Launcher
 
 _OPTIONS = SpawnOptions()
 _NO_SUCH = "Error response from daemon: No such container: {}\n"
@@ -20,11 +20,11 @@ def answer(stdout: str = "", *, exit_code: int = 0, stderr: str = "") -> Process
 
 
 class ScriptedExecutor(ProcessExecutor):
-    """An engine in memory: knows images and containers, records every call, answers as docker does.
+    """An in-memory engine with images and containers. Records every call and answers like docker.
 
-    `images`: what is there, with the user of each. `pullable`: what a registry would give.
-    `scripted`: answers for certain first words, instead of its own: a result, an error to raise,
-    or a list of those, one for each call.
+    `images`: the local images, with the user of each. `pullable`: the images that a registry has.
+    `scripted`: overrides the answer to calls that begin with certain words: a result, an error to
+    raise, or a list of these, one for each call.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ScriptedExecutor(ProcessExecutor):
         }
 
     def called(self, words: str) -> list[list[str]]:
-        """Every call that began with these words."""
+        """Return every call that began with these words."""
         return [call for call in self.calls if _begins(call[1:], words)]
 
     async def spawn(
@@ -107,6 +107,8 @@ class ScriptedExecutor(ProcessExecutor):
 
     def _inspect(self, args: list[str]) -> ProcessResult:
         name = args[-1]
+        if args[-2] == "{{.Id}}":  # Also of one that another program started, with `run`.
+            return answer("0123456789ab\n")
         if name not in self.containers:
             return answer(exit_code=1, stderr=_NO_SUCH.format(name))
         if "HostConfig" in args[-2]:
@@ -125,7 +127,7 @@ def _begins(args: Sequence[str], words: str) -> bool:
 
 
 def no_program(name: str) -> ExecutionError:
-    """What a real executor raises if there is no such program."""
+    """Return the error that a real executor raises if the program does not exist."""
     return ExecutionError(f"cannot start `{name}`: `{name}` was not found on PATH")
 
 
@@ -138,7 +140,7 @@ CONFINED = {
 
 
 class ScriptedChannel:
-    """A channel that gives the same result to every command, and has a few files."""
+    """A channel that returns the same result for every command, and has a few files."""
 
     def __init__(
         self, result: ExecutionResult | None = None, files: Mapping[str, bytes] = CONFINED
@@ -182,10 +184,31 @@ class ScriptedChannel:
     async def wait_job(self, job: str, *, wait_s: float | None = None) -> NoReturn:
         raise NotImplementedError
 
-    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> NoReturn:
+    async def signal_job(self, job: str, number: int) -> NoReturn:
         raise NotImplementedError
 
-    async def list_files(self, path: str, *, limit: int = 10_000) -> list[FileInfo]:
+    async def resize_job(self, job: str, size: object) -> NoReturn:
+        raise NotImplementedError
+
+    def stream_file(self, path: str, *, offset: int = 0) -> NoReturn:
+        raise NotImplementedError
+
+    async def write_file(self, path: str, data: object, *, mode: int = 0o644) -> NoReturn:
+        raise NotImplementedError
+
+    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileInfo]:
+        raise NotImplementedError
+
+    async def make_dir(self, path: str, *, mode: int = 0o755, parents: bool = True) -> NoReturn:
+        raise NotImplementedError
+
+    async def move_file(self, source: str, destination: str) -> NoReturn:
+        raise NotImplementedError
+
+    async def remove_file(self, path: str, *, recursive: bool = False) -> NoReturn:
+        raise NotImplementedError
+
+    def watch_files(self, path: str, *, recursive: bool = False) -> NoReturn:
         raise NotImplementedError
 
     async def stat_file(self, path: str) -> FileInfo:
@@ -193,7 +216,7 @@ class ScriptedChannel:
 
 
 class ScriptedHolder:
-    """A program that stays until it is ended."""
+    """A program that runs until it is stopped."""
 
     def __init__(self) -> None:
         self.is_ended = False
@@ -203,9 +226,10 @@ class ScriptedHolder:
 
 
 class ScriptedStreams:
-    """Opens the given channels one after the other (the last one again and again), or fails.
+    """Opens the given channels in order, repeating the last one, or raises the given errors.
 
-    `held`: what was started to stay. `opened`: what was started for a runner, `shells`: in its place.
+    `held`: programs that were started to keep running. `opened`: launches of a runner. `shells`:
+    launches of a shell instead of a runner.
     """
 
     def __init__(
@@ -243,7 +267,7 @@ class ScriptedStreams:
 
 
 class RecordingExecutor(ProcessExecutor):
-    """A real executor that remembers what it was asked to start."""
+    """A real executor that records every process it is asked to start."""
 
     def __init__(self) -> None:
         super().__init__()

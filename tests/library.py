@@ -1,4 +1,4 @@
-"""A copy of kakoi that every user of this machine can import; the checkout may be in root's home."""
+"""A copy of kakoi that every user can import, because the checkout may be in root's home."""
 
 import atexit
 import compileall
@@ -16,15 +16,15 @@ _NEEDED = ("click", "yaml")
 
 @cache
 def readable_library() -> Path:
-    """The folder for PYTHONPATH: kakoi and what it needs, one copy for all tests of a worker.
+    """Return a folder for PYTHONPATH with kakoi and its dependencies, one copy for each worker.
 
-    Byte code comes along: its users may not write here, and each of their interpreters would
-    compile everything again.
+    The copy includes byte code, because its users cannot write here and each of their interpreters
+    would compile everything again.
     """
     root = Path(tempfile.mkdtemp(prefix="kakoi-test-library-"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     root.chmod(0o755)
-    # As deep as usual: `shfmt` is looked for from here.
+    # As deep as a normal installation, because kakoi looks for `shfmt` relative to this folder.
     library = root / "lib" / "python" / "site"
     shutil.copytree(Path(kakoi.__file__).parent, library / "kakoi")
     for name in _NEEDED:

@@ -5,9 +5,10 @@ package, where it must be silent, and on a bad snippet, where it must speak.
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -18,28 +19,23 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the doors down to the words everyone uses. A module imports from lower rows only: not
 # from higher ones, and not from a neighbour in its own row.
 LAYERS = (
-    ("cli", "mcp_server", "web", "integrations", "conformance"),
+    ("cli", "mcp", "server", "integrations", "conformance"),
     ("builtin",),
-    ("bash_executor", "shell"),
-    ("config",),
-    ("tasks",),
-    ("agent", "packages", "images"),
+    ("bash_executor", "shell", "tasks"),
+    ("agents", "images", "sync"),
+    ("tools",),
+    ("packages",),
+    ("sandbox",),
+    ("settings",),
     ("gate",),
-    ("sandbox", "egress", "audit"),
+    ("backends",),
+    ("network", "audit", "overlay"),
+    ("channel",),
     ("runner",),
     ("policy",),
-    ("process", "keeper", "overlay"),
-    ("sections", "documents", "homes"),
-    (
-        "errors",
-        "results",
-        "redact",
-        "printable",
-        "background",
-        "waiting",
-        "removing",
-        "descriptors",
-    ),
+    ("process",),
+    ("_support",),
+    ("errors", "results"),
 )
 # `kakoi` itself names what the modules offer, and `__main__` is a door mat.
 EXEMPT = ("__init__", "__main__")
@@ -63,14 +59,18 @@ PROCESS_STARTERS = (
 # collection of tests: it starts neighbours of sandboxes, and clients to kill.
 MAY_START_PROCESSES = (
     "process",
-    "keeper",
-    "runner.keepers",
-    "runner.nursery",
-    "runner.starting",
+    "runner.keeper",
+    "runner.resident_keeper",
+    "runner.fork_server",
+    "runner.spawn",
     # A program that is sent into the sandbox as text.
     "packages.wheels",
     "conformance",
 )
+
+# The SDK of MCP is an extra and takes long to import: the door, and the client of other servers.
+MAY_IMPORT_MCP = ("mcp", "agents.servers")
+MAY_MAKE_GATES = ("sandbox.opened", "gate.gate")
 
 AMBIENT = (
     "os.environ",
@@ -83,22 +83,32 @@ AMBIENT = (
     "datetime.datetime.today",
     "datetime.date.today",
 )
-MAY_READ_AMBIENT = ("config", "cli", "mcp_server", "web", "conformance")
+MAY_READ_AMBIENT = (
+    *("settings", "cli", "mcp", "server", "conformance"),
+    *("sandbox.opened", "sandbox.from_settings", "packages.from_settings", "agents.from_settings"),
+    *("tasks.from_settings", "tasks.handler_from_settings", "network.git_credentials"),
+    "builtin.git",
+)
 # Programs of their own: their arguments are what they were asked to do, and the environment of a
 # sandbox is its own affair.
 PROGRAMS = {
     # Not a program: the language of messages is that of the process, wherever one is raised.
     "errors": {"os.environ"},
     # The one place that says where a user's files are, for the doors and for the library alike.
-    "homes": {"os.environ"},
-    "keeper": {"sys.argv"},
-    "process.staging": {"sys.argv"},
+    "_support.user_folders": {"os.environ"},
+    "runner.keeper": {"sys.argv"},
+    "process.mount_stage": {"sys.argv"},
+    "process.name_sockets": {"sys.argv"},
     "packages.wheels": {"os.environ", "sys.argv"},
     "runner.runner": {"os.environb"},
     "runner.spool": {"os.environ"},
 }
 
-MODULE_LINES = 400
+# Modules in `-ing` that are not verbs in disguise.
+NOUNS_IN_ING = {"parsing", "judging"}
+
+MODULE_LINES = 600
+FRAGMENT_LINES = 60
 FUNCTION_LINES = 50
 
 
@@ -113,6 +123,15 @@ class Module:
     @property
     def top(self) -> str:
         return self.name.partition(".")[0]
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All of the tree, walked once for all rules."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def uses(self) -> list[tuple[int, str]]:
+        return list(dotted_uses(self))
 
     def within(self, names: Iterable[str]) -> bool:
         return any(self.name == name or self.name.startswith(name + ".") for name in names)
@@ -143,7 +162,7 @@ def package() -> list[Module]:
 
 def imported_names(module: Module) -> Iterator[tuple[int, str]]:
     """Every absolute dotted name the module imports, wherever in the file, with its line."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -204,7 +223,7 @@ def _home(imported: str, known: Mapping[str, Module]) -> str:
 def dotted_uses(module: Module) -> Iterator[tuple[int, str]]:
     """Every dotted name that is used, with aliases undone: `from os import fork as f; f()`."""
     aliases: dict[str, str] = {}
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 target = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -213,11 +232,19 @@ def dotted_uses(module: Module) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
     yield from imported_names(module)
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute | ast.Name):
-            root, _, rest = ast.unparse(node).partition(".")
+            root, _, rest = _dotted(node).partition(".")
             if root in aliases:
                 yield node.lineno, f"{aliases[root]}.{rest}" if rest else aliases[root]
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c`, or nothing if it does not begin with a name."""
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def uses_of(module: Module, forbidden: Iterable[str], *, whole: bool) -> list[str]:
@@ -228,7 +255,7 @@ def uses_of(module: Module, forbidden: Iterable[str], *, whole: bool) -> list[st
             return any(name == entry or name.startswith(entry + ".") for entry in forbidden)
         return name.startswith(tuple(forbidden))
 
-    found = {(line, name) for line, name in dotted_uses(module) if hit(name)}
+    found = {(line, name) for line, name in module.uses if hit(name)}
     return [f"{module.name}:{line}: {name}" for line, name in sorted(found)]
 
 
@@ -236,6 +263,28 @@ def process_starts(module: Module) -> list[str]:
     if module.within(MAY_START_PROCESSES):
         return []
     return uses_of(module, PROCESS_STARTERS, whole=False)
+
+
+def mcp_imports(module: Module) -> list[str]:
+    if module.within(MAY_IMPORT_MCP):
+        return []
+    return [
+        f"{module.name}:{line}: {name}"
+        for line, name in imported_names(module)
+        if name.partition(".")[0] in ("mcp", "mcp_types")
+    ]
+
+
+def gates_made(module: Module) -> list[str]:
+    """Whoever makes a gate decides what is recorded: the object that people open, and a copy of a
+    gate with another policy."""
+    if module.name in MAY_MAKE_GATES:
+        return []
+    return [
+        f"{module.name}:{node.lineno}: open a Sandbox; its `gate` is the only one"
+        for node in module.nodes
+        if isinstance(node, ast.Call) and _dotted(node.func).rpartition(".")[2] == "Gate"
+    ]
 
 
 def ambient_reads(module: Module) -> list[str]:
@@ -257,7 +306,7 @@ def mock_imports(module: Module) -> list[str]:
 
 def long_functions(module: Module) -> list[str]:
     complaints = []
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES:
@@ -275,6 +324,41 @@ def empty_names(module: Module) -> list[str]:
     return [f"{module.name}: `{name}` says nothing about what is inside" for name in used]
 
 
+def gerunds(module: Module) -> list[str]:
+    last = module.name.rpartition(".")[2]
+    if not last.endswith("ing") or last in NOUNS_IN_ING or last.startswith("test_"):
+        return []
+    return [f"{module.name}: a module is a noun that says what is in it"]
+
+
+def repeated_classes(modules: Iterable[Module]) -> list[str]:
+    """Public classes whose name occurs more than once."""
+    homes: dict[str, list[str]] = {}
+    for module in modules:
+        if module.within(["sync"]):  # The same classes, blocking.
+            continue
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module.name)
+    return [f"{name}: {', '.join(found)}" for name, found in homes.items() if len(found) > 1]
+
+
+def fragments(modules: Iterable[Module]) -> list[str]:
+    """Small modules that one neighbour alone imports: parts of that neighbour."""
+    known = {module.name: module for module in modules}
+    users: dict[str, set[str]] = {}
+    for module in known.values():
+        for _, full in own_imports(module):
+            users.setdefault(_home(full, known), set()).add(module.name)
+    return [
+        f"{name}: {len(module.source.splitlines())} lines, for {user} alone"
+        for name, module in known.items()
+        if len(module.source.splitlines()) < FRAGMENT_LINES
+        and len(found := users.get(name, set()) - {name}) == 1
+        and (user := next(iter(found))).rpartition(".")[0] == name.rpartition(".")[0] != ""
+    ]
+
+
 MUTATORS = {
     *("append", "extend", "insert", "remove", "pop", "popitem", "clear"),
     *("add", "discard", "update", "setdefault", "appendleft", "popleft"),
@@ -290,7 +374,7 @@ def mutable_state(module: Module) -> list[str]:
         if isinstance(target, ast.Name)
     }
     found: set[tuple[int, str]] = set()
-    for function in ast.walk(module.tree):
+    for function in module.nodes:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             shared = module_level - _local_names(function)
             found |= {hit for node in ast.walk(function) for hit in _changes(node, shared)}
@@ -331,11 +415,14 @@ Rule = Callable[[Module], list[str]]
 RULES: tuple[Rule, ...] = (
     wrong_directions,
     process_starts,
+    mcp_imports,
+    gates_made,
     ambient_reads,
     mock_imports,
     long_functions,
     long_modules,
     empty_names,
+    gerunds,
     mutable_state,
 )
 RULES_FOR_TESTS = (mock_imports, long_functions)
@@ -368,6 +455,14 @@ def test_no_file_of_the_package_imports_itself_through_others() -> None:
     assert import_cycle(package()) == []
 
 
+def test_a_class_name_occurs_once() -> None:
+    assert repeated_classes(package()) == []
+
+
+def test_no_module_is_a_fragment_of_its_only_user() -> None:
+    assert fragments(package()) == []
+
+
 # --- The rules can speak ---------------------------------------------------------------------
 
 LONG_FUNCTION = "def f():\n" + "    pass\n" * FUNCTION_LINES
@@ -375,20 +470,24 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * FUNCTION_LINES
 BAD = [
     (wrong_directions, "policy.decide", "from kakoi.gate import Gate"),
     (wrong_directions, "policy.decide", "import kakoi.cli"),
-    (wrong_directions, "gate", "def f():\n    from kakoi.config import Settings"),
-    (wrong_directions, "sandbox.host", "from kakoi import audit"),
+    (wrong_directions, "gate", "def f():\n    from kakoi.settings import Settings"),
+    (wrong_directions, "audit", "from kakoi import network"),
     (wrong_directions, "gate", "from kakoi import Policy"),
     (wrong_directions, "nowhere", "pass"),
+    (gates_made, "mcp.from_settings", "from kakoi.gate import Gate\nGate(policy, sandbox)"),
+    (gates_made, "tasks.environments", "from kakoi import gate\ngate.Gate(policy, sandbox)"),
     (process_starts, "gate", "import subprocess"),
     (process_starts, "gate", "from asyncio import subprocess"),
     (process_starts, "gate", "from os import fork as split"),
-    (process_starts, "policy.syntax", "import os as o\no.posix_spawn('x', [], {})"),
-    (process_starts, "policy.syntax", "import os\nos.execvp('x', [])"),
-    (process_starts, "cli.run", "import asyncio\nasyncio.create_subprocess_exec('x')"),
-    (process_starts, "runner.channel", "import subprocess"),
+    (process_starts, "policy.parsing.parser", "import os as o\no.posix_spawn('x', [], {})"),
+    (process_starts, "policy.parsing.parser", "import os\nos.execvp('x', [])"),
+    (process_starts, "cli.commands.run", "import asyncio\nasyncio.create_subprocess_exec('x')"),
+    (process_starts, "channel.runner_channel", "import subprocess"),
+    (mcp_imports, "tools.commands", "from mcp_types import CallToolResult"),
+    (mcp_imports, "agents.loop", "def f():\n    import mcp.client"),
     (ambient_reads, "policy.rules", "import os\nos.environ['HOME']"),
     (ambient_reads, "process", "from os import environ"),
-    (ambient_reads, "keeper", "import os\nos.getenv('HOME')"),
+    (ambient_reads, "runner.keeper", "import os\nos.getenv('HOME')"),
     (ambient_reads, "audit", "from datetime import datetime, UTC\ndatetime.now(UTC)"),
     (ambient_reads, "audit", "import time as clock\nclock.time()"),
     (ambient_reads, "gate", "import sys\nprint(sys.argv[1])"),
@@ -398,6 +497,7 @@ BAD = [
     (long_functions, "gate", "class C:\n    async " + LONG_FUNCTION.replace("\n", "\n    ")),
     (long_modules, "gate", "x = 1\n" * (MODULE_LINES + 1)),
     (empty_names, "policy.utils", "pass"),
+    (gerunds, "tasks.telling", "pass"),
     (mutable_state, "gate", "cache = {}\ndef f(x):\n    cache[x] = 1"),
     (mutable_state, "gate", "seen: list[int] = []\ndef f(x):\n    seen.append(x)"),
     (mutable_state, "gate", "n = 0\ndef f():\n    global n\n    n += 1"),
@@ -412,16 +512,21 @@ def test_a_rule_complains_about_a_bad_module(rule: Rule, name: str, source: str)
 GOOD = [
     (
         wrong_directions,
-        "cli.check",
+        "cli.commands.check",
         "from kakoi import __version__\nfrom kakoi.policy import rules",
     ),
     (wrong_directions, "policy.decide", "from kakoi.policy.rules import Policy"),
+    (gates_made, "sandbox.opened", "from kakoi.gate import Gate\nGate(policy, sandbox)"),
+    (gates_made, "cli.session", "def run(gate: Gate) -> None: gate.run()"),
     (process_starts, "process", "import subprocess"),
     (process_starts, "conformance.test_x", "import subprocess"),
     (process_starts, "gate", "import os\nos.path.join('a', 'b')"),
-    (ambient_reads, "keeper", "import sys\nsys.argv"),
+    (mcp_imports, "mcp.server", "from mcp.server.lowlevel.server import Server"),
+    (mcp_imports, "cli.commands.mcp", "from kakoi.mcp import server"),
+    (ambient_reads, "runner.keeper", "import sys\nsys.argv"),
     (ambient_reads, "process", "import time\ntime.monotonic()"),
-    (ambient_reads, "config", "import os\nos.environ"),
+    (ambient_reads, "settings", "import os\nos.environ"),
+    (gerunds, "policy.parsing", "pass"),
     (mutable_state, "gate", "seen = []\ndef f(x):\n    seen = []\n    seen.append(x)"),
 ]
 
@@ -440,10 +545,36 @@ def test_a_circle_within_one_package_is_found() -> None:
     assert set(import_cycle(modules)) == {"policy.a", "policy.b", "policy.c"}
 
 
-def test_a_straight_line_is_no_circle() -> None:
+def test_a_straight_line_is_not_a_circle() -> None:
     modules = [
         parse("policy.a", "from kakoi.policy.b import f\nfrom kakoi.policy.c import g"),
         parse("policy.b", "from kakoi.policy.c import g"),
         parse("policy.c", "import os"),
     ]
     assert import_cycle(modules) == []
+
+
+def test_a_class_name_that_occurs_twice_is_found() -> None:
+    modules = [parse("gate", "class Call: ..."), parse("cli.hook", "class Call: ...")]
+    assert repeated_classes(modules) == ["Call: gate, cli.hook"]
+    assert repeated_classes([parse("a", "class _C: ..."), parse("b", "class _C: ...")]) == []
+
+
+def test_a_fragment_is_found() -> None:
+    small, user = parse("gate.small", "x = 1"), "from kakoi.gate.small import x"
+    assert fragments([small, parse("gate.one", user)]) == [
+        "gate.small: 1 lines, for gate.one alone"
+    ]
+    assert fragments([small, parse("gate.one", user), parse("gate.two", user)]) == []
+    assert fragments([small, parse("cli.run", user)]) == []
+    assert fragments([parse("gate.small", "x = 1\n" * 60), parse("gate.one", user)]) == []
+
+
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python before 3.11.5 matches `(?:a|b)*+` wrongly. A single class, as in `[ab]*+`, is fine."""
+    possessive = re.compile(r"\)(?:[*+?]|\{[\d,]+\})\+")
+    assert possessive.search(r"(?:a|b)*+")
+    assert not possessive.search("[ab]*+")
+    sources = (ROOT / "src").rglob("*.py")
+    found = [path for path in sources if possessive.search(path.read_text("utf-8"))]
+    assert found == []

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from kakoi.config.settings import table
+from kakoi.settings.model import settings_table
 from tests.docs.pages import PAGES, ROOT, our_files, shown
 
 # --- Links -----------------------------------------------------------------------------------
@@ -45,15 +45,16 @@ def test_the_reference_is_what_the_code_says() -> None:
 
 # --- What is named is there ------------------------------------------------------------------
 
+SOURCE = ROOT / "src/kakoi"
 OUR_FOLDERS = "bench docs examples infra requirements scripts src tests"
 NO_SETTINGS = ("sandbox.typ", "audit.jsonl")  # A mistake that is shown, and a file.
 
 
 def missing(text: str) -> list[str]:
     """Settings and files of the repository that a page names and nobody has."""
-    sections = "|".join({path.partition(".")[0] for path in table()})
+    sections = "|".join({path.partition(".")[0] for path in settings_table()})
     settings = re.findall(rf"`((?:{sections})(?:\.[a-z_]+)+)[:`]", text)
-    known = {name for path, setting in table().items() for name in (path, *setting.also)}
+    known = {name for path, setting in settings_table().items() for name in (path, *setting.also)}
     groups = {name.rpartition(".")[0] for name in known}
     folders = OUR_FOLDERS.replace(" ", "|")
     files = re.findall(rf"`(?:python )?((?:{folders})/[\w./*-]+)[` :]", text)
@@ -71,6 +72,32 @@ def test_settings_and_files_that_a_page_names_are_there(path: Path) -> None:
 def test_a_setting_and_a_file_that_nobody_has_are_noticed() -> None:
     text = "`sandbox.type: docker` `sandbox.tipe` `tasks.sources.labels` `bench/*.py` `src/x.py`"
     assert missing(text) == ["sandbox.tipe", "src/x.py"]
+
+
+# --- The journeys ----------------------------------------------------------------------------
+
+# How many files a reader of each journey has to open, at most.
+MOST_FILES = {"judged": 20, "`kakoi run`": 30, "MCP": 16, "`ShellExecutor.exec`": 10, "A task": 40}
+
+
+def stops(journey: str) -> list[str]:
+    """The modules that a journey names; a bare name is in the folder of the one before it."""
+    folder, found = "", []
+    for name in re.findall(r"`([a-z_/]+)`", journey):
+        above, _, module = name.rpartition("/")
+        folder = above or folder
+        found.append(f"{folder}/{module}".lstrip("/"))
+    return found
+
+
+def test_the_journeys_pass_files_that_are_there_and_few_of_them() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.partition("## Five journeys")[2].partition("\n## ")[0]
+    journeys = re.findall(r"^- \*\*(.*?)\*\*(.*?)(?=^- |\Z)", section, re.MULTILINE | re.DOTALL)
+    for (title, way), (name, most) in zip(journeys, MOST_FILES.items(), strict=True):
+        assert name in title
+        assert len(stops(way.partition("**")[0])) <= most
+        assert [each for each in stops(way) if not (SOURCE / f"{each}.py").exists()] == []
 
 
 # --- Nothing of one machine ------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_in_any_other_language_it_is_english_with_the_same_code(
 
 
 @pytest.mark.parametrize("details", [{}, {"timeout": None}, {"timeout": "soon"}])
-def test_a_fact_that_the_spec_did_not_have_in_mind_is_told_in_english(
+def test_a_fact_without_japanese_words_is_reported_in_english(
     details: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speak(monkeypatch, KAKOI_LANG="ja")

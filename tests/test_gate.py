@@ -1,32 +1,35 @@
 """The gate: what is refused never runs, what runs is recorded, and not too much runs at once."""
 
 import asyncio
+import fcntl
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from kakoi.audit import AuditEntry, AuditLog, AuditRecord, Event, read, verify
+from kakoi.backends.adapter import Availability, ExecuteOptions, LimitReport
+from kakoi.backends.host.adapter import HostAdapter
+from kakoi.channel.api import Channel, Command
 from kakoi.errors import (
+    AuditError,
     CommandNotAllowedError,
     ConfigurationError,
-    KakoiError,
     SecurityError,
     UserCancelledError,
 )
-from kakoi.gate import Call, Gate, Labels
+from kakoi.gate import Call, Gate, RecordLabels
 from kakoi.policy.decide import Decision
+from kakoi.policy.file_access import FileAccess
 from kakoi.policy.profiles import AllowedCommands, load_policy
-from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Channel, Command
-from kakoi.sandbox.adapter import Availability, ExecuteOptions, Holding
-from kakoi.sandbox.host import HostAdapter
+from kakoi.results import BlockedConnection, ExecutionResult, Reason
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60.0
 POLICY = load_policy(allowed=AllowedCommands(additional=("sleep", "bash", "sh")))
+STRICT = load_policy(allowed=AllowedCommands(exclude=("echo",)))
 
 
 class RecordingSandbox:
@@ -69,8 +72,8 @@ class RecordingSandbox:
         return await self._host.shell()
 
     @property
-    def holding(self) -> Holding:
-        return self._host.holding
+    def limit_report(self) -> LimitReport:
+        return self._host.limit_report
 
     async def cleanup(self) -> None:
         await self._host.cleanup()
@@ -122,7 +125,9 @@ class WithoutBash(RecordingSandbox):
 async def test_an_allowed_command_runs_and_is_recorded_twice(
     sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
 ) -> None:
-    gate = Gate(POLICY, sandbox, audit=audit, labels=Labels(session="s1", task="t1", user="me"))
+    gate = Gate(
+        POLICY, sandbox, audit=audit, labels=RecordLabels(session="s1", task="t1", user="me")
+    )
     command = Command(command="echo hello")
     result = await gate.run(command)
     assert (result.stdout, result.reason) == ("hello\n", Reason.EXITED)
@@ -180,6 +185,22 @@ async def test_no_place_is_opened_to_learn_its_shell_for_what_is_refused_or_plai
 
 
 @pytest.mark.requirement("A-066")
+async def test_a_program_of_the_project_runs_unasked_only_where_it_is_confined(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path, tmp_path: Path
+) -> None:
+    command = Command(command="./tool")
+    with pytest.raises(UserCancelledError):
+        await Gate(POLICY, sandbox, audit=audit).run(command)
+    gate = Gate(POLICY, sandbox, audit=audit, confined=True)
+    result = await gate.with_policy(POLICY, approver=None, session="s").run(command)
+    assert result.exit_code == 127  # It ran: there is no such file.
+    started = [record for record in read(log_file) if record.event == "started"]
+    assert [record.rules for record in started] == [("runs-project-file",)]
+    bare = HostAdapter(tmp_path, warn_on_start=False)
+    with pytest.raises(UserCancelledError):
+        await Gate(POLICY, bare, confined=True).run(command)
+
+
 async def test_a_refused_command_never_reaches_the_sandbox_and_is_recorded(
     sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
 ) -> None:
@@ -220,7 +241,7 @@ async def test_where_the_policy_asks_and_nobody_is_there_the_answer_is_no(
     sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
 ) -> None:
     gate = Gate(POLICY, sandbox, audit=audit)
-    with pytest.raises(UserCancelledError, match="nobody was there"):
+    with pytest.raises(UserCancelledError, match="there was nobody to ask"):
         await gate.run(Command(command="git commit -m x"))
     assert sandbox.asked == []
     assert events(log_file) == [Event.ASKED, Event.DECLINED]
@@ -239,6 +260,21 @@ async def test_a_person_decides_where_the_policy_asks(
         *(Event.ASKED, Event.DECLINED),
         *(Event.ASKED, Event.APPROVED, Event.STARTED, Event.ENDED),
     ]
+
+
+async def test_an_approval_in_advance_is_recorded_with_its_giver_and_overrules_no_denial(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate, call = Gate(POLICY, sandbox, audit=audit), Call(approved_by="the setting x")
+    await gate.run(Command(command="git init x"), call)
+    with pytest.raises(SecurityError):
+        await gate.run(Command(command="rm -rf /"), call)
+    assert sandbox.asked == ["git init x"]
+    records = list(read(log_file))
+    assert [(each.event, each.reason) for each in records if each.event is Event.APPROVED] == [
+        (Event.APPROVED, "approved by the setting x")
+    ]
+    assert records[-1].event is Event.REFUSED
 
 
 async def test_a_question_that_is_interrupted_was_answered_no(
@@ -262,14 +298,50 @@ async def test_nobody_is_asked_about_what_is_refused_or_allowed(sandbox: Recordi
     assert person.asked == []
 
 
-async def test_what_cannot_be_recorded_does_not_run(
-    sandbox: RecordingSandbox, tmp_path: Path
+async def opened(gate: Gate, command: Command) -> None:
+    async with gate.open(command):
+        pass
+
+
+async def performed(gate: Gate, command: Command) -> None:
+    await gate.perform(command, lambda channel: channel.run(command))
+
+
+async def accessed(gate: Gate, command: Command) -> None:
+    await gate.access(FileAccess("read", "a"), lambda channel: channel.run(command))
+
+
+@pytest.mark.parametrize("road", [Gate.run, Gate.start, opened, performed, accessed])
+async def test_on_no_road_does_anything_run_that_cannot_be_recorded(
+    sandbox: RecordingSandbox, tmp_path: Path, road: Callable[[Gate, Command], Awaitable[object]]
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     broken = AuditLog(tmp_path / "file" / "log.jsonl", clock=lambda: datetime.now(UTC))
-    with pytest.raises(KakoiError):
-        await Gate(POLICY, sandbox, audit=broken).run(Command(command="echo a"))
-    assert sandbox.asked == []
+    with pytest.raises(AuditError):
+        await road(Gate(POLICY, sandbox, audit=broken), Command(command="echo a"))
+    assert (sandbox.asked, await (await sandbox.channel()).list_jobs()) == ([], [])
+
+
+class Refusing:
+    """Decides what may be reached, and has just refused something."""
+
+    blocked = (BlockedConnection("evil.example", 443, "it is not listed"),)
+
+    def watch_refusals(self) -> "Refusing":
+        return self
+
+
+async def test_under_another_policy_the_same_sandbox_reports_what_was_refused(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    refusing = Refusing()
+    gate = Gate(POLICY, sandbox, audit=audit, labels=RecordLabels(task="t"), proxy=refusing)
+    other = gate.with_policy(POLICY, approver=None, session="s")
+    result = await other.run(Command(command="echo a"))
+    assert result.blocked_connections == refusing.blocked
+    assert {(each.task, each.session) for each in read(log_file)} == {("t", "s")}
+    with pytest.raises(SecurityError):
+        await gate.with_policy(STRICT, approver=None, session="s").run(Command(command="echo a"))
 
 
 @pytest.mark.requirement("D-044")
@@ -284,6 +356,41 @@ async def test_no_more_commands_run_at_once_than_the_limit(sandbox: RecordingSan
     assert len(sandbox.asked) == 12
     with pytest.raises(ConfigurationError):
         Gate(POLICY, sandbox, concurrency=0)
+
+
+async def test_gates_to_one_sandbox_share_their_turns(sandbox: RecordingSandbox) -> None:
+    gate = Gate(POLICY, sandbox, concurrency=1)
+    other = gate.with_policy(POLICY, approver=None, session="s")
+    texts = ["sleep 0.02; echo a"] * 4
+    gates = [gate, other] * 2
+    await asyncio.gather(
+        *(
+            each.run(Command(command=text, timeout_s=60))
+            for each, text in zip(gates, texts, strict=True)
+        )
+    )
+    assert sandbox.most_at_once == 1
+
+
+async def test_a_question_that_is_put_off_is_neither_recorded_nor_asked(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    class LaterError(Exception):
+        pass
+
+    def put_off(decision: Decision) -> None:
+        raise LaterError(decision.command)
+
+    async def never(_decision: Decision) -> bool:
+        raise AssertionError
+
+    gate = Gate(POLICY, sandbox, audit=audit)
+    call = Call(approver=never, before_asking=put_off)
+    with pytest.raises(LaterError, match="git push"):
+        await gate.run(Command(command="git push"), call)
+    assert (await gate.run(Command(command="echo hi"), call)).stdout == "hi\n"
+    assert [each.command for each in read(log_file) if each.event == Event.STARTED] == ["echo hi"]
+    assert Event.ASKED not in [each.event for each in read(log_file)]
 
 
 async def test_a_cancelled_command_is_recorded_as_cancelled_and_gives_its_turn_back(
@@ -310,6 +417,9 @@ class SlowDisk(AuditLog):
         self.is_writing = threading.Event()
         self.go_on = threading.Event()
 
+    def append_now(self, entry: AuditEntry) -> AuditRecord | None:
+        return None
+
     def append(self, entry: AuditEntry) -> AuditRecord:
         self.is_writing.set()
         assert self.go_on.wait(30)
@@ -324,7 +434,7 @@ class SlowDisk(AuditLog):
         ("git init x", [Event.ASKED, Event.DECLINED]),
     ],
 )
-async def test_whoever_interrupts_the_first_record_finds_an_end_to_it(
+async def test_interrupting_the_first_record_still_records_an_end(
     sandbox: RecordingSandbox, log_file: Path, command: str, recorded: list[Event], times: int
 ) -> None:
     log = SlowDisk(log_file)
@@ -342,6 +452,36 @@ async def test_whoever_interrupts_the_first_record_finds_an_end_to_it(
             await task
     assert sandbox.asked == []
     assert events(log_file) == recorded * 2
+    assert verify(log_file).ok
+
+
+async def test_a_log_that_another_writer_locks_keeps_the_command_waiting_and_not_the_loop(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    await gate.run(Command(command="echo first"))
+    with log_file.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = asyncio.ensure_future(gate.run(Command(command="echo second")))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert (done, sandbox.asked) == (set(), ["echo first"])
+    assert (await waiting).stdout == "second\n"
+    assert events(log_file) == [Event.STARTED, Event.ENDED] * 2
+    assert verify(log_file).ok
+
+
+async def test_what_was_decided_before_is_decided_the_same_and_recorded_again(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit)
+    strict = gate.with_policy(STRICT, approver=None, session="s")
+    for _ in range(2):
+        await gate.run(Command(command="echo a"))
+        for refusing, command in ((gate, "sudo id"), (strict, "echo a")):
+            with pytest.raises(SecurityError):
+                await refusing.run(Command(command=command))
+    assert sandbox.asked == ["echo a"] * 2
+    assert events(log_file) == [Event.STARTED, Event.ENDED, Event.REFUSED, Event.REFUSED] * 2
     assert verify(log_file).ok
 
 
@@ -428,9 +568,11 @@ async def test_a_start_that_is_interrupted_leaves_no_job_behind(
         task = asyncio.ensure_future(gate.start(command))
         for _ in range(turns):
             await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        if task.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            await gate.stop(await task)
         for job in gate.running_jobs:
             await gate.wait(job, wait_s=WAIT_S)
         assert [each for each in await channel.list_jobs() if each.running] == []
@@ -477,6 +619,122 @@ async def test_work_over_the_channel_is_judged_and_recorded_as_the_command_that_
         *((Event.STARTED, None), (Event.ENDED, 0)),
         (Event.REFUSED, None),
     ]
+
+
+async def test_a_file_access_is_judged_done_and_recorded(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path, tmp_path: Path
+) -> None:
+    gate = Gate(POLICY, sandbox, audit=audit, cwd=str(tmp_path), labels=RecordLabels(user="u"))
+    path = f"{tmp_path}/a b.txt"
+
+    async def reading(channel: Channel) -> bytes:
+        return await channel.read_file(path)
+
+    async def misread(channel: Channel) -> bytes:
+        raise ConfigurationError("it is too big")
+
+    with pytest.raises(FileNotFoundError):
+        await gate.access(FileAccess("read", path), reading)
+    (tmp_path / "a b.txt").write_bytes(b"x")
+    assert (
+        await gate.access(FileAccess("read", "sub/../a b.txt"), reading, Call(session="s")) == b"x"
+    )
+    with pytest.raises(ConfigurationError, match="too big"):
+        await gate.access(FileAccess("read", path), misread)
+    with pytest.raises(SecurityError, match="Blocked file access: /etc/shadow"):
+        await gate.access(FileAccess("read", "/etc/shadow"), reading)
+    found = [(each.event, each.command, each.exit_code, each.error) for each in read(log_file)]
+    start = (Event.STARTED, f"read '{path}'", None, "")
+    missing = f"[Errno 2] No such file or directory: '{path}'"
+    assert found == [
+        *(start, (Event.ENDED, "", 1, missing)),
+        *(start, (Event.ENDED, "", 0, "")),
+        *(start, (Event.ENDED, "", 1, "it is too big")),
+        (Event.REFUSED, "read /etc/shadow", None, ""),
+    ]
+    records = list(read(log_file))
+    assert [each.session for each in records] == ["", "", "s", "s", "", "", ""]
+    assert {each.user for each in records} == {"u"}
+    assert len({each.id for each in records}) == 4
+    assert records[-1].rules == ("read-secret",)
+    assert {each.kind for each in records if each.command} == {"file access"}
+    assert sandbox.asked == []
+
+
+async def test_a_person_is_asked_about_file_accesses(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path, tmp_path: Path
+) -> None:
+    no, yes = Person(agrees=False), Person(agrees=True)
+    hook = FileAccess("write", ".git/hooks/x")
+    for gate in (Gate(POLICY, sandbox, audit=audit, cwd="/w"), Gate(POLICY, sandbox, approver=no)):
+        with pytest.raises(UserCancelledError, match="this file access needs approval"):
+            await gate.access(hook, nothing)
+    assert events(log_file) == [Event.ASKED, Event.DECLINED]
+    gate = Gate(POLICY, sandbox, cwd="/w", approver=no, ask_always=True)
+    with pytest.raises(UserCancelledError, match="every file access needs approval here"):
+        await gate.access(FileAccess("list", "a"), nothing)
+    await gate.access(hook, nothing, Call(approver=yes))
+    assert yes.asked == ["write /w/.git/hooks/x"]
+
+
+async def test_validators_see_file_accesses(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    def closed(text: str) -> None:
+        raise SecurityError(f"closed for {text}")
+
+    gate = Gate(POLICY, sandbox, audit=audit, cwd="/w", validators=[closed])
+    with pytest.raises(SecurityError, match="closed for remove /w/a"):
+        await gate.access(FileAccess("remove", "a"), nothing)
+    assert [(each.event, each.reason) for each in read(log_file)] == [
+        (Event.REFUSED, "closed for remove /w/a")
+    ]
+
+
+async def test_under_the_open_profile_what_cannot_be_read_runs_and_is_recorded_as_unread(
+    sandbox: RecordingSandbox, audit: AuditLog, log_file: Path
+) -> None:
+    gate = Gate(load_policy("open"), sandbox, audit=audit)
+    assert (await gate.run(Command(command="echo a; echo 'b"))).exit_code == 2
+    assert (await gate.run(Command(command="echo a\x01b"))).stdout == "a\x01b\n"
+    with pytest.raises(SecurityError):
+        await gate.run(Command(command=" "))
+    await gate.access(FileAccess("list", "/etc/odd\udcff\x1b\n"), nothing)
+    started = [each for each in read(log_file) if each.event is Event.STARTED]
+    assert [(each.verdict, each.rules) for each in started] == [
+        ("allow", ("unreadable",)),
+        ("allow", ("unreadable",)),
+        ("allow", ()),
+    ]
+    assert started[0].reason.startswith("it is not valid shell")
+    asking = Gate(load_policy("open"), sandbox, ask_always=True)
+    with pytest.raises(UserCancelledError, match="every command needs approval here"):
+        await asking.run(Command(command="echo 'b"))
+
+
+async def test_the_warning_that_nothing_protects_the_machine_comes_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = HostAdapter(tmp_path, warn_on_start=False)
+    gates = [Gate(load_policy(), host), Gate(load_policy("open"), host)]
+    try:
+        for gate in gates:
+            for _ in range(2):
+                await gate.run(Command(command="true"))
+                await gate.access(FileAccess("list", "a"), nothing)
+        other = gates[1].with_policy(load_policy("open"), approver=None, session="")
+        await other.access(FileAccess("list", "odd\udcff\x1b"), nothing)
+    finally:
+        await host.cleanup()
+    said = [each.getMessage() for each in caplog.records if "nothing protects" in each.getMessage()]
+    assert said == ["nothing protects this machine: policy `open` refuses nothing on the bare host"]
+
+
+async def test_a_sandbox_is_protection_enough_for_the_open_profile(
+    sandbox: RecordingSandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    await Gate(load_policy("open"), sandbox).run(Command(command="true"))
+    assert "nothing protects" not in caplog.text
 
 
 async def test_a_call_may_have_a_person_of_its_own(sandbox: RecordingSandbox) -> None:

@@ -1,7 +1,7 @@
-"""What came of a command, and how its output is cut to a limit.
+"""The result of a command, and how its output is truncated to a limit.
 
-Output is counted in bytes and its head is kept. A cut never breaks a character: the bytes of
-a character that does not fit whole are dropped. Bytes that are no UTF-8 become U+FFFD.
+Output is counted in bytes and its head is kept. Truncation never splits a character: the bytes of
+a character that does not fit are dropped. Bytes that are not valid UTF-8 become U+FFFD.
 """
 
 import codecs
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a command ended. A failure of ours is never dressed as the command's."""
+    """Why a command ended. A failure of kakoi is never reported as the command's."""
 
     EXITED = "exited"
     SIGNALLED = "signalled"
@@ -25,9 +25,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BlockedConnection:
-    """What a sandbox wanted to reach and was refused. `host` is empty if it was not to be read.
+    """A connection that was refused to a sandbox. `host` is empty if it could not be read.
 
-    `by_list`: it is not among `allowed_domains`; added there, it could be reached.
+    `port`: 0 if the sandbox asked for the addresses of the host.
+    `by_list`: the host is not in `allowed_domains`; adding it there would allow the connection.
     """
 
     host: str
@@ -37,32 +38,35 @@ class BlockedConnection:
 
     @property
     def line(self) -> str:
-        """What to add to `allowed_domains`; empty if that would not help."""
+        """The line to add to `allowed_domains`; empty if that would not help."""
         if not self.by_list:
             return ""
-        return self.host if self.port in (80, 443) else f"{self.host}:{self.port}"
+        return self.host if self.port in (0, 80, 443) else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        where = f"{self.host}:{self.port}" if self.host else "a request to the proxy"
+        where = f"{self.host}:{self.port}" if self.port else f"resolving {self.host}"
+        if not self.host:
+            where = "a request to the proxy"
         return f"{where} was refused{' by `allowed_domains`' * self.by_list}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """What came of one command.
+    """The result of one command.
 
     `stdout` and `stderr` hold the kept head of each stream, without any marker; the `_bytes`
-    fields count what the command wrote, kept or not. A signalled command has 128 + the signal
-    as its `exit_code`, as in a shell. One that did not end by itself has the status that shells
-    and `timeout` use: 124 out of time, 125 sandbox lost, 126 or 127 never started, 130 cancelled.
-    `cwd` is the directory the shell ended in, if that was asked for and it could say.
-    `exports` are the variables that it has exported by then, with None for what it has unset.
-    `leftovers_ended` counts the processes it left behind and that were killed. `id` is the name
-    by which output beyond the kept head can still be read in the sandbox. `error` says in words
-    why it was never started or how the sandbox was lost, and that the kernel keeps a list of
-    programs where a shell could not execute something. `blocked_connections` are what its sandbox
-    was refused while it ran; a command that ran at the same time is told the same. `disk_full` is a
-    directory on whose disk no room was left when the command had failed, as the kernel counts.
+    fields count everything the command wrote, kept or not. A command that a signal ended has
+    128 + the signal as its `exit_code`, as in a shell. One that did not end by itself has the code
+    that shells and `timeout` use: 124 timed out, 125 sandbox lost, 126 or 127 never started, 130
+    cancelled.
+    `cwd` is the directory in which the shell ended, if that was requested and the shell could
+    report it. `exports` are the variables it had exported by then, with None for an unset one.
+    `leftovers_ended` counts the processes that it left behind and that were killed. `id` names the
+    command, to read output beyond the kept head in the sandbox. `error` says why it was never
+    started or how the sandbox was lost, and names the kernel's program allowlist if a shell could
+    not execute something. `blocked_connections` were refused to its sandbox while it ran; commands
+    that ran at the same time report the same ones. `disk_full` is a directory whose file system was
+    full, by the kernel's count, when the command had failed.
     """
 
     exit_code: int
@@ -86,25 +90,35 @@ class ExecutionResult:
     disk_full: str = ""
 
     @property
-    def exitCode(self) -> int:  # noqa: N802 - the name in spec B
-        """`exit_code`, under the name that spec B gives it."""
+    def exitCode(self) -> int:  # noqa: N802 - a public name
+        """Another name for `exit_code`."""
         return self.exit_code
 
     @property
+    def duration(self) -> float:
+        """How long it ran, in seconds."""
+        return self.duration_ms / 1000
+
+    @property
+    def cpu_time(self) -> float:
+        """The processor time that it used, in seconds."""
+        return self.cpu_ms / 1000
+
+    @property
     def truncated(self) -> bool:
-        """Was either stream cut?"""
+        """Was either stream truncated?"""
         return self.stdout_truncated or self.stderr_truncated
 
     @property
     def ok(self) -> bool:
-        """Did the command end by itself, with status 0?"""
+        """Did the command exit by itself with code 0?"""
         return self.reason is Reason.EXITED and self.exit_code == 0
 
 
 class Capture:
-    """The first `limit_bytes` of a stream, and a count of all of it.
+    """Keeps the first `limit_bytes` of a stream and counts all of it.
 
-    Memory stays below the limit however much is fed.
+    It stores no more than the limit, however much it is fed.
     """
 
     __slots__ = ("_kept", "_limit_bytes", "total_bytes")
@@ -125,17 +139,19 @@ class Capture:
 
     @property
     def truncated(self) -> bool:
-        """Was more fed than the limit allows to keep?"""
+        """Was it fed more than the limit?"""
         return self.total_bytes > self._limit_bytes
 
     def text(self) -> str:
-        """The kept bytes as text, without a character that the cut would break."""
+        """Return the kept bytes as text, without a character that the limit would split."""
+        if not self._kept:
+            return ""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         return decoder.decode(self._kept, final=not self.truncated)
 
 
 def mark_truncated(text: str, *, total_bytes: int) -> str:
-    """`text` (cut output) with a last line that tells its reader how much is missing."""
+    """Return `text` (truncated output) with a last line that says how much is missing."""
     kept_bytes = min(len(text.encode("utf-8", "replace")), total_bytes)
     separator = "" if not text or text.endswith("\n") else "\n"
     return f"{text}{separator}[kakoi: output cut, {kept_bytes} of {total_bytes} bytes kept]\n"

@@ -1,6 +1,6 @@
-"""Attacks from within, on every sandbox of this machine that claims to be a wall.
+"""Attacks from inside, on every sandbox of this machine that claims to isolate files.
 
-A script of an attack prints what it got; a test says what that may be.
+An attack script prints what it obtained. The test decides whether that is allowed.
 """
 
 import textwrap
@@ -10,19 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.conformance.asking import new_mark
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.backends.probes import new_mark
+from kakoi.channel.api import Command
 from kakoi.conformance.plugin import is_required, sandbox_names
+from kakoi.conformance.sandbox_commands import reset
 from kakoi.conformance.subjects import Subject, Traits, subject_named
 from kakoi.results import ExecutionResult
-from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import SandboxAdapter
 
 PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """A sandbox, its workspace on this machine, and where commands see that."""
+    """A sandbox, its workspace on the host, and the path of the workspace inside."""
 
     sandbox: SandboxAdapter
     traits: Traits
@@ -30,12 +31,12 @@ class Place:
     inside: str
 
     async def bash(self, text: str, **env: str) -> ExecutionResult:
-        """Run the text as a shell would; whether it succeeds is for the test to say."""
+        """Run the text with bash. The test checks the exit code."""
         command = Command(command=text, env=env, timeout_s=PATIENCE_S)
         return await self.sandbox.run(command)
 
     async def python(self, text: str, *words: str) -> list[str]:
-        """The lines that a program prints which runs to its end."""
+        """Run a program to completion and return the lines that it prints."""
         argv = ["python3", "-I", "-c", textwrap.dedent(text), *words]
         result = await self.sandbox.run(Command(command=argv, timeout_s=PATIENCE_S))
         assert result.exit_code == 0, result
@@ -44,12 +45,14 @@ class Place:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "place_name" in metafunc.fixturenames:
-        metafunc.parametrize("place_name", _walls(metafunc.config), scope="module")
+        metafunc.parametrize("place_name", _walls(metafunc.config), scope="session")
 
 
 def _walls(config: pytest.Config) -> list[str]:
-    """Each wall once, with a Python to attack it with; a container for each command has the same
-    walls as one that stays."""
+    """Return each isolating sandbox that has a Python for the attacks.
+
+    Sandboxes with a container per command are left out: they isolate like those that stay.
+    """
     names = [name for name in sandbox_names(config) if "-per-command" not in name]
     return [
         name
@@ -63,16 +66,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def subject(place_name: str) -> Subject:
     return subject_named(place_name)
 
 
-@pytest.fixture(scope="module")
-async def place(
+@pytest.fixture(scope="session")
+async def shared_place(
     subject: Subject, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> AsyncIterator[Place]:
-    """One sandbox for the attacks of a module: none of them may ruin it."""
+    """One sandbox for all attacks. None of them may break it."""
     workspace = tmp_path_factory.mktemp("attacked")
     sandbox = subject.make(workspace)
     try:
@@ -87,6 +90,13 @@ async def place(
 
 
 @pytest.fixture
+async def place(shared_place: Place) -> AsyncIterator[Place]:
+    """The shared sandbox. What an attack leaves in the workspace is removed after it."""
+    yield shared_place
+    await reset(shared_place.sandbox, has_jobs=shared_place.traits.jobs)
+
+
+@pytest.fixture
 def mark() -> str:
-    """A text that is nowhere else on this machine, and a time to sleep."""
+    """A text that is unique on this machine, and also a time to sleep."""
     return new_mark()

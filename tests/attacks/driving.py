@@ -1,6 +1,6 @@
-"""Attacks on the limits of a sandbox, run by a process of their own: as root, and as a normal user.
+"""Attacks on the limits of a sandbox, in a separate process: as root, and as a normal user.
 
-The process uses a sandbox as a program would, and says what came of each command.
+The process uses a sandbox as a program would, and reports the result of each command.
 """
 
 import contextlib
@@ -10,13 +10,14 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.backends.boxes import AS_USER, GROUP, IS_ROOT, USER
 from tests.library import readable_library
-from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER
 
 WAIT_S = 120
 Kind = Literal["bubblewrap", "confined", "python", "busybox", "own disk"]
@@ -24,12 +25,12 @@ Kind = Literal["bubblewrap", "confined", "python", "busybox", "own disk"]
 DRIVER = """
 import asyncio, dataclasses, json, sys
 from kakoi.errors import KakoiError
-from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import Limits
-from kakoi.sandbox.bubblewrap import BubblewrapAdapter
-from kakoi.sandbox.docker import DockerAdapter
-from kakoi.sandbox.docker_cli import DockerSettings
-from kakoi.sandbox.host import HostAdapter
+from kakoi.channel.api import Command
+from kakoi.backends.adapter import Limits
+from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
+from kakoi.backends.docker.adapter import DockerAdapter
+from kakoi.backends.docker.arguments import DockerSettings
+from kakoi.backends.host.adapter import HostAdapter
 
 kind, workspace, limits, commands = json.loads(sys.argv[1])
 limits = Limits(**{**limits, "asked": None if limits["asked"] is None else frozenset(limits["asked"])})
@@ -49,17 +50,17 @@ def make():
 
 async def main():
     sandbox = make()
-    told = {"results": []}
+    report = {"results": []}
     try:
         for text, timeout_s in commands:
             result = await sandbox.run(Command(command=text, timeout_s=timeout_s))
-            told["results"].append(dataclasses.asdict(result))
-        told |= dataclasses.asdict(sandbox.holding)
+            report["results"].append(dataclasses.asdict(result))
+        report |= sandbox.limit_report.as_dict()
     except KakoiError as error:
-        told |= {"code": error.code, "error": str(error), "hint": error.hint}
+        report |= {"code": error.code, "error": str(error), "hint": error.hint}
     finally:
         await sandbox.cleanup()
-    print(json.dumps(told))
+    print(json.dumps(report))
 
 asyncio.run(main())
 """
@@ -67,7 +68,7 @@ asyncio.run(main())
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one command."""
+    """The result of one command."""
 
     exit_code: int
     stdout: str
@@ -79,26 +80,26 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the process said."""
+class AttackReport:
+    """The report of the process."""
 
     results: list[Result]
-    kept: dict[str, str]
-    not_kept: dict[str, str]
+    enforced: dict[str, str]
+    unenforced: dict[str, str]
     code: str = ""
     error: str = ""
     hint: str = ""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A sandbox, and who uses it. `before`: what starts the process that does."""
+class AttackTarget:
+    """A sandbox and its user. `before`: the argv prefix that starts the process as that user."""
 
     kind: Kind
     workspace: Path
     before: Sequence[str] = ()
 
-    def attack(self, *commands: str | tuple[str, float], limits: dict[str, Any]) -> Told:
+    def attack(self, *commands: str | tuple[str, float], limits: dict[str, Any]) -> AttackReport:
         """Run the commands one after the other in one sandbox."""
         timed = [each if isinstance(each, tuple) else (each, 60.0) for each in commands]
         order = [self.kind, str(self.workspace), {"asked": [], **limits}, timed]
@@ -111,17 +112,17 @@ class Place:
             cwd="/",
         )
         assert done.returncode == 0, done.stderr
-        said = json.loads(done.stdout)
+        data = json.loads(done.stdout)
         names = {field.name for field in dataclasses.fields(Result)}
         results = [
             Result(**{name: value for name, value in each.items() if name in names})
-            for each in said.pop("results")
+            for each in data.pop("results")
         ]
-        return Told(results, said.pop("kept", {}), said.pop("not_kept", {}), **said)
+        return AttackReport(results, data.pop("enforced", {}), data.pop("unenforced", {}), **data)
 
 
 def python_for_everyone() -> str:
-    """One that a normal user can start, too; tests run in an environment of ours."""
+    """Return a Python that a normal user can also start. The tests' own may be private."""
     found = shutil.which("python3", path="/usr/bin") or sys.executable
     check = "import sys; sys.exit(sys.version_info < (3, 11))"
     usable = subprocess.run([found, "-c", check]).returncode == 0
@@ -130,15 +131,16 @@ def python_for_everyone() -> str:
 
 @contextlib.contextmanager
 def groups_of_a_user() -> Iterator[list[str]]:
-    """Control groups that were given to a normal user; what starts a process in them, as that."""
+    """Delegate control groups to a normal user. Yields the prefix to run in them as that user."""
     own = dict(
         line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()
     )
     made = []
+    name_of_ours = f"test-{uuid.uuid4()}"
     try:
         for names, path in own.items():
             for name in {"memory", "pids", "cpu"} & set(names.split(",")):
-                folder = Path("/sys/fs/cgroup", name, path.lstrip("/"), f"test-{os.getpid()}")
+                folder = Path("/sys/fs/cgroup", name, path.lstrip("/"), name_of_ours)
                 folder.mkdir()
                 made.append(folder)
                 for each in (folder, folder / "cgroup.procs", folder / "tasks"):
@@ -151,5 +153,5 @@ def groups_of_a_user() -> Iterator[list[str]]:
 
 
 def has_groups() -> bool:
-    """Can a part of the control groups be given away here? Only tried for version 1."""
+    """Return whether control groups can be delegated here. Only version 1 is tried."""
     return IS_ROOT and Path("/sys/fs/cgroup/memory/cgroup.procs").exists()

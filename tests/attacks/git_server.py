@@ -1,4 +1,4 @@
-"""A git server on loopback that speaks just enough of the protocol to be hostile."""
+"""A git server on loopback that implements just enough of the protocol to be hostile."""
 
 import contextlib
 import struct
@@ -13,12 +13,12 @@ Wire = Callable[["Asked"], None]
 
 
 class Asked(BaseHTTPRequestHandler):
-    """A request, with what hostile answers are made of."""
+    """A request, with the building blocks of hostile responses."""
 
     released: threading.Event
 
     def begin(self, kind: str = "", status: int = 200, **headers: str) -> None:
-        """An answer of unknown length."""
+        """Begin a response of unknown length."""
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.send_response(status)
         self.send_header("Content-Type", f"application/x-git-upload-pack-{kind}")
@@ -27,7 +27,7 @@ class Asked(BaseHTTPRequestHandler):
         self.end_headers()
 
     def flood(self, data: bytes, most: int = 1 << 30) -> int:
-        """Send it again and again, until the other end has had enough; how much that was."""
+        """Repeat the data until the client disconnects, at most `most` bytes. Returns the size."""
         sent = 0
         with contextlib.suppress(OSError):
             while sent < most:
@@ -36,7 +36,7 @@ class Asked(BaseHTTPRequestHandler):
         return sent
 
     def drip(self) -> None:
-        """A byte now and then: no single wait is long, all of them together are."""
+        """Send a byte now and then: no single wait is long, but the total is."""
         with contextlib.suppress(OSError):
             while not self.released.wait(0.05):
                 self.wfile.write(b"0")
@@ -45,7 +45,7 @@ class Asked(BaseHTTPRequestHandler):
 
 
 class HostileGit:
-    """Answers the list of refs, and what is asked for then."""
+    """Answers the request for the list of refs, and the request that follows it."""
 
     def __init__(self, refs: Wire | None = None, pack: Wire | None = None) -> None:
         self.seen: list[tuple[str, str]] = []
@@ -62,7 +62,7 @@ class HostileGit:
                 assert wire is not None
                 wire(self)
 
-            do_POST = do_GET  # noqa: N815 - its name
+            do_POST = do_GET  # noqa: N815 - http.server's name
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -102,7 +102,7 @@ def endless_refs(asked: Asked) -> None:
 
 
 def endless_pack(asked: Asked) -> None:
-    """A pack of a million files, each of them sound."""
+    """Send a pack of a million valid files."""
     asked.begin("result")
     blob = bytes(60_000)
     size = len(blob)
@@ -117,7 +117,7 @@ def endless_pack(asked: Asked) -> None:
 
 
 def bomb(asked: Asked) -> None:
-    """A pack of one file: a kilobyte for each megabyte of it."""
+    """Send a pack of one file that is compressed a thousandfold."""
     asked.begin("result")
     size = 1 << 28
     head = bytearray([0x30 | 0x80 | size & 15])
@@ -147,7 +147,7 @@ def redirect(target: str) -> Wire:
 
 
 def says(text: str) -> Wire:
-    """A refusal in the server's own words."""
+    """Return a response that refuses with the given text."""
 
     def wire(asked: Asked) -> None:
         asked.begin("advertisement")

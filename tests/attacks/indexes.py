@@ -1,4 +1,4 @@
-"""An index of packages on loopback, in the real formats of pip and npm; it can be a hostile one."""
+"""A package index on loopback, in the real formats of pip and npm. It can be hostile."""
 
 import base64
 import contextlib
@@ -19,28 +19,29 @@ Answer = bytes | Callable[[Handler], None]
 
 @dataclass
 class Index:
-    """What it answers by path, and the paths that it was asked for."""
+    """The answers by path, the requested paths, and the credentials received."""
 
-    port: int
+    host: str
     answers: dict[str, Answer] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}"
 
     @property
     def pip_settings(self) -> str:
         return f"[global]\nindex-url = {self.url}/simple\nretries = 0\ntimeout = 20\n"
 
     def add_files(self, project: str, files: Mapping[str, bytes]) -> None:
-        """A project of a Python index, with these files."""
+        """Add a project with these files to the Python index."""
         page = "".join(f'<a href="/files/{name}">{name}</a>' for name in files)
         self.answers[f"/simple/{project}"] = page.encode()
         self.answers |= {f"/files/{name}": data for name, data in files.items()}
 
     def add_node(self, name: str, files: Mapping[str, str] | None = None, **about: object) -> None:
-        """A package of an npm registry; `about` goes into its package.json and its page."""
+        """Add a package to the npm registry. `about` goes into its package.json and its page."""
         manifest = {"name": name, "version": "1.0.0", **about}
         inside = {"package.json": json.dumps(manifest), "index.js": "", **(files or {})}
         data = a_tarball({f"package/{path}": text for path, text in inside.items()})
@@ -60,7 +61,7 @@ def a_wheel(
     said: str | None = None,
     files: Mapping[str, str] | None = None,
 ) -> dict[str, bytes]:
-    """The file of version 1.0 by its name. `said`: the name that its metadata has instead."""
+    """Return the wheel of version 1.0 by file name. `said`: a different name for its metadata."""
     module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-1.0.dist-info"
     needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
     about = f"Metadata-Version: 2.1\nName: {said or name}\nVersion: 1.0\n{needs}"
@@ -81,7 +82,7 @@ def a_wheel(
 
 
 def a_source(name: str, marker: str) -> dict[str, bytes]:
-    """A source distribution that leaves `marker` when anything of it is run."""
+    """Return a source distribution that creates `marker` if any of its code runs."""
     folder, run = f"{name}-1.0", f"open({marker!r}, 'w')\n"
     files = {
         f"{folder}/PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
@@ -91,13 +92,15 @@ def a_source(name: str, marker: str) -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def an_index() -> Iterator[Index]:
+def an_index(address: str = "127.0.0.1") -> Iterator[Index]:
     class Serving(Handler):
         def do_GET(self) -> None:  # noqa: N802
             path = self.path.partition("?")[0].rstrip("/").replace("%2f", "/")
             index.asked.append(path)
+            if credential := self.headers.get("Authorization"):
+                index.given.append(credential)
             answer = index.answers.get(path)
-            with contextlib.suppress(OSError):  # Whoever asked may have gone.
+            with contextlib.suppress(OSError):  # The client may have disconnected.
                 if callable(answer):
                     answer(self)
                 else:
@@ -106,9 +109,9 @@ def an_index() -> Iterator[Index]:
         def log_message(self, format: str, *words: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Serving)
+    server = http.server.ThreadingHTTPServer((address, 0), Serving)
     server.daemon_threads = True
-    index = Index(server.server_address[1])
+    index = Index(f"{address}:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

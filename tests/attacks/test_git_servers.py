@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from kakoi.config.environments import environment_options
-from kakoi.config.handlers import open_environments
-from kakoi.config.settings import AuditSection, ResourceSection, SandboxSection, Settings
-from kakoi.config.task_settings import TaskSection
+from kakoi.channel.runner_channel import RunnerChannel
 from kakoi.errors import ConfigurationError, KakoiError
+from kakoi.network.git_remotes import GitCredential, parse_remote
 from kakoi.process.executor import ProcessExecutor
-from kakoi.runner.channel import RunnerChannel
-from kakoi.tasks.checkout import Checkout, CloneError, CloneOptions, our_git
-from kakoi.tasks.delivery import Author, PushError, Work
+from kakoi.settings.model import AuditSection, ResourceSection, SandboxSection, Settings
+from kakoi.settings.tasks import TaskSection
+from kakoi.tasks.changes import Author, PushError, Work
+from kakoi.tasks.checkout import Checkout, CloneError, CloneOptions, git_from_options
 from kakoi.tasks.folders import FolderEnvironments
+from kakoi.tasks.from_settings import environment_options
+from kakoi.tasks.handler_from_settings import open_environments
 from kakoi.tasks.publication import push
-from kakoi.tasks.remotes import Credential, parse_remote
 from tests.attacks.git_server import (
     HostileGit,
     asks_for_password,
@@ -40,7 +40,7 @@ from tests.tasks.hosting import a_repository, a_task
 pytestmark = pytest.mark.anyio
 MIB = 1 << 20
 TOKEN = "sentinel-5up3r53cr3t"
-CREDENTIAL = Credential("x-access-token", TOKEN)
+CREDENTIAL = GitCredential("x-access-token", TOKEN)
 
 
 @pytest.fixture
@@ -68,20 +68,20 @@ async def failure(channel: RunnerChannel, server: HostileGit, **options: Any) ->
 
 async def test_refs_without_end_are_given_up(channel: RunnerChannel, temporary: Path) -> None:  # noqa: F811
     error = await failure(channel, HostileGit(endless_refs), memory_bytes=64 * MIB)
-    assert "takes more memory than it may" in str(error)
+    assert "needs more memory than the limit" in str(error)
     assert os.listdir(temporary) == []
 
 
 async def test_a_pack_without_end_fills_no_disk(channel: RunnerChannel, temporary: Path) -> None:  # noqa: F811
     error = await failure(channel, HostileGit(pack=endless_pack), max_bytes=8 * MIB)
-    assert "is larger than it may be" in str(error), error.details
+    assert "is larger than the limit" in str(error), error.details
     assert "disk_limit" in error.hint
     assert os.listdir(temporary) == []
 
 
 async def test_a_pack_that_unfolds_is_given_up(channel: RunnerChannel, temporary: Path) -> None:  # noqa: F811
     error = await failure(channel, HostileGit(pack=bomb), memory_bytes=64 * MIB)
-    assert "takes more memory than it may" in str(error)
+    assert "needs more memory than the limit" in str(error)
     assert os.listdir(temporary) == []
 
 
@@ -121,6 +121,19 @@ async def test_no_redirect_leads_out_of_http(channel: RunnerChannel, target: str
     }
 
 
+async def test_a_token_follows_no_redirect_of_the_first_request(
+    channel: RunnerChannel,  # noqa: F811
+) -> None:
+    """To another port of the same host; not even where that one asks for it."""
+    other = HostileGit(asks_for_password)
+    with other.serving():
+        where = f"{other.url}/info/refs?service=git-upload-pack"
+        server = HostileGit(redirect(where))
+        error = await failure(channel, server)
+    assert "denied access" in str(error)
+    assert [given for _, given in other.seen] == [""]
+
+
 async def test_a_token_follows_no_redirect_of_the_second_request(
     channel: RunnerChannel,  # noqa: F811
 ) -> None:
@@ -138,9 +151,9 @@ async def test_a_token_follows_no_redirect_of_a_push() -> None:
     with other.serving():
         where = f"{other.url}/info/refs?service=git-upload-pack"
         server = HostileGit(redirect(where))
-        with server.serving(), pytest.raises(PushError, match="refused us"):
+        with server.serving(), pytest.raises(PushError, match="denied access"):
             await push(
-                our_git(ProcessExecutor(), CloneOptions(timeout_s=30), None),
+                git_from_options(ProcessExecutor(), CloneOptions(timeout_s=30), None),
                 work,
                 repository=server.url,
                 branch="x",
@@ -227,7 +240,7 @@ def git(folder: Path, *argv: str, stdin: str | None = None) -> str:
     ["ssh://-oProxyCommand=id@h/x", "user@-oProxyCommand:x", "-oProxyCommand=id:x", "ssh://-x/y",
      "ssh://h/-x", "h:-x", "https://h/x\n", "http://h\\@e/x", "https://h/%0a"],
 )  # fmt: skip
-async def test_an_address_is_no_option_of_ssh_or_git(address: str, tmp_path: Path) -> None:
+async def test_an_address_is_not_an_option_of_ssh_or_git(address: str, tmp_path: Path) -> None:
     """Refused by us, or by git before it starts anything."""
     mark = tmp_path / "ran"
     address = address.replace("id", f"touch${{IFS}}{mark}")
@@ -236,7 +249,7 @@ async def test_an_address_is_no_option_of_ssh_or_git(address: str, tmp_path: Pat
     except ConfigurationError:
         return
     executor = ProcessExecutor(base_env={"PATH": f"{_fake_ssh(tmp_path)}:{os.environ['PATH']}"})
-    git_here = our_git(executor, CloneOptions(timeout_s=10, stall_s=2), None)
+    git_here = git_from_options(executor, CloneOptions(timeout_s=10, stall_s=2), None)
     done = await git_here.run(["ls-remote", "--", remote.url], remote)
     assert done.exit_code != 0
     asked = tmp_path / "asked"
@@ -259,7 +272,7 @@ def _fake_ssh(folder: Path) -> Path:
 
 KILLED = """
 import asyncio, sys
-from kakoi.tasks.scratch import scratch_folder
+from kakoi.tasks.host_git import scratch_folder
 async def main():
     async with scratch_folder("kakoi-clone-") as folder:
         (folder / "half").write_text("x")

@@ -12,13 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.backends.host.adapter import HostAdapter
+from kakoi.backends.host.control_group import HostGroup, make_host_group
+from kakoi.channel.api import Command
 from kakoi.results import Reason
-from kakoi.runner.commands import Command
-from kakoi.sandbox.host import HostAdapter
-from kakoi.sandbox.host_group import make_host_group
 from tests.attacks.driving import python_for_everyone
+from tests.backends.boxes import (
+    AS_USER,
+    GROUP,
+    IS_ROOT,
+    USER,
+    needs_root,
+    skip_without_groups,
+)
 from tests.library import readable_library
-from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER, needs_root
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 60.0
@@ -58,11 +65,16 @@ def is_alive(pid: int) -> bool:
     return stat.rsplit(")", 1)[1].split()[0] != "Z"
 
 
+def a_group(hierarchy: str | None = None) -> HostGroup:
+    group = make_host_group() if hierarchy is None else make_host_group([hierarchy])
+    if group is None:
+        skip_without_groups(*(["", "freezer"] if hierarchy is None else [hierarchy]))
+    return group
+
+
 @needs_root
 async def test_who_kills_every_keeper_leaves_nothing_behind(tmp_path: Path) -> None:
-    group = make_host_group()
-    if group is None:
-        pytest.skip("no control group can be made here")
+    group = a_group()
     group.remove()
     host = HostAdapter(tmp_path, warn_on_start=False)
     try:
@@ -78,9 +90,7 @@ async def test_who_kills_every_keeper_leaves_nothing_behind(tmp_path: Path) -> N
 @needs_root
 @pytest.mark.parametrize("hierarchy", ["", "freezer", "pids"])
 def test_a_group_of_each_version_is_ended_with_all_that_is_in_it(hierarchy: str) -> None:
-    group = make_host_group([hierarchy])
-    if group is None:
-        pytest.skip("this machine has no such control groups")
+    group = a_group(hierarchy)
     forks = "while :; do sleep 600 & sleep 0.02; [ $((i += 1)) -gt 40 ] && break; done; wait"
     text = f'echo 0 > "$1" && echo up && {forks}'
     with subprocess.Popen(["bash", "-c", text, "x", group.entry], stdout=subprocess.PIPE) as shell:
@@ -95,14 +105,12 @@ def test_a_group_of_each_version_is_ended_with_all_that_is_in_it(hierarchy: str)
 
 @needs_root
 async def test_a_host_that_is_killed_with_its_keepers_is_ended_by_the_next(tmp_path: Path) -> None:
-    group = make_host_group()
-    if group is None:
-        pytest.skip("no control group can be made here")
+    group = a_group()
     group.remove()
     text = """
     import asyncio, os, signal, sys
-    from kakoi.runner.commands import Command
-    from kakoi.sandbox.host import HostAdapter
+    from kakoi.channel.api import Command
+    from kakoi.backends.host.adapter import HostAdapter
     async def main():
         host = HostAdapter(sys.argv[1], warn_on_start=False)
         argv = ["python3", "-c", sys.argv[2], str(os.getpid())]
@@ -138,8 +146,8 @@ def shared(tmp_path: Path) -> Iterator[Path]:
 
 LOSE_THE_HOST = """
 import asyncio, os, sys
-from kakoi.runner.commands import Command
-from kakoi.sandbox.host import HostAdapter
+from kakoi.channel.api import Command
+from kakoi.backends.host.adapter import HostAdapter
 async def main():
     host = HostAdapter(sys.argv[1], warn_on_start=False)
     argv = ["python3", "-c", sys.argv[2], str(os.getpid())]
@@ -150,8 +158,8 @@ asyncio.run(main())
 """
 ASK_THE_DOCTOR = """
 import asyncio
-from kakoi.sandbox.examine_host import held_check
-print(asyncio.run(held_check("inside host")).status)
+from kakoi.backends.diagnosis import check_held
+print(asyncio.run(check_held("inside host")).status)
 """
 
 

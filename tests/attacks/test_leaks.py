@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.channel.api import Command
 from kakoi.conformance.subjects import Subject
-from kakoi.runner.commands import Command
 from tests.attacks.conftest import PATIENCE_S, Place
 
 pytestmark = pytest.mark.anyio

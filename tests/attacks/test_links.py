@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.channel.api import Channel, Command
 from kakoi.errors import KakoiError
-from kakoi.runner.commands import Channel, Command
 from tests.attacks.conftest import Place
 from tests.attacks.swapping import SECRET, SWAPPER, WAIT_S, swaps
 from tests.overlay.snapshots import exactly

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.backends.adapter import Limits, SandboxAdapter
+from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
+from kakoi.backends.docker.adapter import DockerAdapter
+from kakoi.backends.docker.arguments import DockerSettings
+from kakoi.backends.host.adapter import HostAdapter
+from kakoi.channel.api import MIB, Command
 from kakoi.errors import SandboxError
 from kakoi.results import Reason
-from kakoi.runner.commands import MIB, Command
-from kakoi.sandbox.adapter import Limits, SandboxAdapter
-from kakoi.sandbox.bubblewrap import BubblewrapAdapter
-from kakoi.sandbox.docker import DockerAdapter
-from kakoi.sandbox.docker_cli import DockerSettings
-from kakoi.sandbox.host import HostAdapter
-from tests.doors.conftest import has_image, need
-from tests.sandbox.boxes import needs_root, require_bubblewrap
+from tests.backends.boxes import needs_root, require_bubblewrap, skip_without_groups
+from tests.cli.conftest import has_image, need
 
 pytestmark = [pytest.mark.anyio, needs_root]
 
@@ -85,8 +85,8 @@ async def sandbox(
     adapter = await asyncio.to_thread(make, request.param, workspace)
     try:
         await adapter.channel()
-        if "group" not in adapter.holding.kept["memory_bytes"]:
-            pytest.skip("no control group can be made here")
+        if "group" not in adapter.limit_report.enforced["memory_bytes"]:
+            skip_without_groups("memory")
         yield adapter
     finally:
         await adapter.cleanup()

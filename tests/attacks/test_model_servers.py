@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from kakoi.agent.events import Ended, Event, ModelFailed, Outcome
-from kakoi.agent.loop import AgentLoop, Limits
-from kakoi.agent.models import ModelOptions, Prices, open_model
-from kakoi.agent.transcript import TranscriptFile
-from kakoi.agent.wire import MAX_ANSWER_BYTES
-from kakoi.tasks.telling import Handled, comment_of
-from tests.agent.anthropic_server import AnthropicServer
-from tests.agent.models_for_tests import ToolsInMemory
-from tests.agent.openai_server import OpenAIServer, Problem, Raw
+from kakoi.agents.events import AgentEvent, Ended, ModelFailed, Outcome
+from kakoi.agents.http import MAX_ANSWER_BYTES
+from kakoi.agents.loop import AgentLoop, LoopLimits
+from kakoi.agents.models import ModelOptions, Prices, open_model
+from kakoi.agents.transcript import TranscriptFile
+from kakoi.tasks.comments import TaskResult, format_result
+from tests.agents.anthropic_server import AnthropicServer
+from tests.agents.models_for_tests import ToolsInMemory
+from tests.agents.openai_server import OpenAIServer, Problem, Raw
 
 pytestmark = [
     pytest.mark.anyio,
@@ -70,8 +70,8 @@ DONE = ("d", "done", '{"summary": "x"}')
 
 async def run(
     provider: str, *said: Any, tools: ToolsInMemory | None = None, **more: Any
-) -> tuple[Ended, list[Event]]:
-    heard: list[Event] = []
+) -> tuple[Ended, list[AgentEvent]]:
+    heard: list[AgentEvent] = []
     waits: list[float] = []
 
     async def no_pause(delay: float) -> None:
@@ -79,7 +79,7 @@ async def run(
         waits.append(delay)
         await asyncio.sleep(0)
 
-    limits = Limits(**{"steps": 4, "retries": 2, **more})
+    limits = LoopLimits(**{"steps": 4, "retries": 2, **more})
     with SERVERS[provider](*said).listening() as server:
         options = ModelOptions(
             model=f"{provider}:some-model",
@@ -170,11 +170,11 @@ async def test_absurd_counts_of_tokens_end_in_words(provider: str, count: Any) -
         )
         assert ended.outcome in (Outcome.STEP_LIMIT, Outcome.COST_LIMIT, Outcome.MODEL_FAILED)
         assert len(ended.error) < 3000
-        assert len(comment_of(Handled(stage="error", error=ended.error, ended=ended))) < 4000
+        assert len(format_result(TaskResult(stage="error", error=ended.error, ended=ended))) < 4000
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe{\x00}\x00", b'{"choices": "\xff"}', b"\x00" * 10_000])
-async def test_what_is_no_utf8_ends_in_words(provider: str, body: bytes) -> None:
+async def test_what_is_not_utf8_ends_in_words(provider: str, body: bytes) -> None:
     ended, _ = await run(provider, Problem(200, body=body))
     assert ended.outcome is Outcome.MODEL_FAILED
     assert ended.error.isprintable()
@@ -183,7 +183,7 @@ async def test_what_is_no_utf8_ends_in_words(provider: str, body: bytes) -> None
 @pytest.mark.parametrize(
     "words", ['{"text": "\\ud800"}', '{"text": NaN}', "{", "[]", '"x"', "{}{}"]
 )
-async def test_broken_arguments_are_told_to_the_model_and_not_to_the_tool(
+async def test_broken_arguments_are_reported_to_the_model_and_never_reach_the_tool(
     provider: str, words: str
 ) -> None:
     tools = ToolsInMemory(echo="ok")

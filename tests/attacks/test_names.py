@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Place
-from tests.doors.terminals import Door, terminal
+from tests.cli.terminals import Door, terminal
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ async def test_files_of_any_name_are_read_written_and_listed_as_what_they_are(
     assert {os.fsencode(path.name) for path in (place.workspace / "names").iterdir()} == set(NAMES)
 
 
-def test_a_workspace_with_such_a_name_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_workspace_with_such_a_name_is_reported_in_one_line(tmp_path: Path) -> None:
     workspace = tmp_path / "a\nb\x1b[2J"
     workspace.mkdir()
     door = Door(workspace, tmp_path / "log")

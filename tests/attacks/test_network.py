@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.conformance.asking import Reader, running
+from kakoi.backends.probes import machine_addresses
+from kakoi.channel.api import Command
+from kakoi.conformance.sandbox_commands import Reader, running
 from kakoi.conformance.subjects import Subject
-from kakoi.conformance.test_isolation import our_addresses
-from kakoi.runner.commands import Command
 from tests.attacks.conftest import Place
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ async def test_no_service_of_the_machine_answers(place: Place) -> None:
     ):
         port = server.getsockname()[1]
         datagrams.bind(("0.0.0.0", port))  # noqa: S104
-        addresses = [f"{address}:{port}" for address in sorted(our_addresses())]
+        addresses = [f"{address}:{port}" for address in sorted(machine_addresses())]
         await place.python(CONNECT, *addresses, f"localhost:{port}", f"::1:{port}")
         for listener in (server, datagrams):
             listener.setblocking(False)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.backends.host.adapter import HostAdapter
 from kakoi.gate import Gate
-from kakoi.packages.install import Ran
-from kakoi.packages.places import InSandbox
+from kakoi.packages.installer import ManagerResult
+from kakoi.packages.targets import SandboxTarget
 from kakoi.policy.profiles import load_policy
-from kakoi.sandbox.host import HostAdapter
 from tests.attacks.indexes import Handler, Index, a_source, a_wheel, an_index, answer_with
-from tests.doors.calling import Home
+from tests.cli.calling import Home
 
 # It leaves a file, and says that all went well.
 OWN_PROGRAM = '#!/bin/sh\ntouch "{marker}"\nexit 0\n'
@@ -97,7 +97,7 @@ def test_nothing_of_a_projects_own_environment_is_run_to_install(home: Home, ind
     )
     assert status == 0, said
     assert not any(each.exists() for each in [trap, *markers])
-    assert output == "installed shared-thing; with it came brought-along 1.0\n"
+    assert output == "installed shared-thing, with brought-along 1.0\n"
     assert (site / "shared_thing.py").read_text() == "word = 'genuine'\n"
     # Its program is one of that environment.
     first, *_ = (home.project / ".venv" / "bin" / "shared-thing").read_text().splitlines()
@@ -136,7 +136,7 @@ def test_npm_installs_what_was_asked_for_and_nothing_of_the_project(
     assert not marker.exists()
     assert theirs.asked == []
     assert "/evil" not in index.asked
-    assert output == "installed shared-thing; with it came dep 1.0.0\n"
+    assert output == "installed shared-thing, with dep 1.0.0\n"
     modules = home.project / "node_modules"
     assert {each.name for each in modules.iterdir()} == {".bin", ".kakoi", "shared-thing"}
     done = subprocess.run(
@@ -266,11 +266,11 @@ def test_no_answer_of_an_npm_registry_runs_code_or_passes_for_a_success(
 
 
 @pytest.mark.skipif(not shutil.which("npm"), reason="there is no npm")
-def test_what_an_alias_brings_is_told_by_its_own_name(home: Home, index: Index) -> None:
+def test_what_an_alias_installs_is_reported_by_its_own_name(home: Home, index: Index) -> None:
     index.add_node("@scope/thing", dependencies={"harmless": "npm:evil@1"}, bin="index.js")
     index.add_node("evil")
     status, output, said = install(home, index, "npm", "@scope/thing")
-    assert (status, output) == (0, "installed @scope/thing; with it came evil 1.0.0\n"), said
+    assert (status, output) == (0, "installed @scope/thing, with evil 1.0.0\n"), said
     assert (home.project / "node_modules" / "@scope" / "thing" / "package.json").is_file()
     assert (home.project / "node_modules" / ".bin" / "thing").resolve().is_file()
 
@@ -308,18 +308,101 @@ def test_pip_takes_nothing_else_for_an_environment(ready: Home, index: Index, wh
     assert not marker.exists()
 
 
+def redirect_to(other: Index) -> Callable[[Handler], None]:
+    def answer(handler: Handler) -> None:
+        answer_with(handler, b"", 302, Location=f"{other.url}{handler.path}")
+
+    return answer
+
+
+def ask_for_password(handler: Handler) -> None:
+    challenge = {"WWW-Authenticate": 'Basic realm="x"'}
+    answer_with(handler, b"", 401, **challenge)
+
+
+def leading_away(index: Index, other: Index, way: str) -> None:
+    """An index that leads to another server, which asks for a password."""
+    wheel = a_wheel("shared-thing")
+    (file,) = wheel
+    index.add_files("shared-thing", wheel)
+    if way == "page":
+        index.answers["/simple/shared-thing"] = redirect_to(other)
+    elif way == "file":
+        index.answers[f"/files/{file}"] = redirect_to(other)
+    else:
+        page = f'<a href="{other.url}/files/{file}">{file}</a>'
+        index.answers["/simple/shared-thing"] = page.encode()
+    other.answers = dict.fromkeys(("/simple/shared-thing", f"/files/{file}"), ask_for_password)
+
+
+@pytest.mark.parametrize(("way", "kept_in"), [("page", "url"), ("file", "netrc"), ("link", "url")])
+def test_no_password_of_a_python_index_goes_where_it_leads_to(
+    ready: Home, index: Index, way: str, kept_in: str
+) -> None:
+    address = index.url.replace("//", "//user:5ecret-word@") if kept_in == "url" else index.url
+    settings = index.pip_settings.replace(index.url, address)
+    login = "machine 127.0.0.1 login user password 5ecret-word\n" if kept_in == "netrc" else ""
+    env = {
+        "PIP_CONFIG_FILE": str(ready.write(ready.root / "pip.conf", settings)),
+        "NETRC": str(ready.write(ready.root / "netrc", login)),
+        "TMPDIR": str(temporary(ready)),
+    }
+    options = [word for pair in env.items() for word in ("--env", "=".join(pair))]
+    options += ["--allowlist", str(ready.root / "lists")]
+    with an_index("127.0.0.2") as other:
+        leading_away(index, other, way)
+        status, output, said = ready("install", *options, "pip", "shared-thing")
+    assert (status, output) == (2, "")
+    assert index.given
+    assert (len(other.asked), other.given) == (1, [])
+    assert "5ecret-word" not in said + "".join(
+        path.read_text() for path in (ready.root / "logs").iterdir()
+    )
+
+
+@pytest.mark.skipif(not shutil.which("npm"), reason="there is no npm")
+@pytest.mark.parametrize("way", ["page", "file", "link"])
+def test_no_token_of_an_npm_registry_goes_where_it_leads_to(
+    home: Home, index: Index, way: str
+) -> None:
+    settings = home.write(
+        home.root / "npmrc",
+        f"registry={index.url}/\n//{index.host}/:_authToken=5ecret-word\nfetch-retries=0\n",
+    )
+    env = {"npm_config_globalconfig": str(settings), "TMPDIR": str(temporary(home))}
+    options = [word for pair in env.items() for word in ("--env", "=".join(pair))]
+    options += ["--allowlist", str(home.root / "lists")]
+    file = "/tarballs/shared-thing-1.0.0.tgz"
+    with an_index("127.0.0.2") as other:
+        index.add_node("shared-thing")
+        if way == "link":
+            page = index.answers["/shared-thing"]
+            assert isinstance(page, bytes)
+            index.answers["/shared-thing"] = page.replace(index.host.encode(), other.host.encode())
+        else:
+            index.answers[{"page": "/shared-thing", "file": file}[way]] = redirect_to(other)
+        other.answers = dict.fromkeys(("/shared-thing", file), ask_for_password)
+        status, output, said = home("install", *options, "npm", "shared-thing")
+    assert (status, output) == (2, "")
+    assert index.given
+    assert (len(other.asked), other.given) == (1, [])
+    assert "5ecret-word" not in said + "".join(
+        path.read_text() for path in (home.root / "logs").iterdir()
+    )
+
+
 @pytest.mark.slow("waits for a time limit")
 def test_an_index_that_never_ends_its_answer_is_given_up(ready: Home, index: Index) -> None:
     index.answers["/simple/shared-thing"] = drip
     settings = ready.write(ready.root / "pip.conf", index.pip_settings)
 
-    async def run() -> Ran:
+    async def run() -> ManagerResult:
         env = {"PIP_CONFIG_FILE": str(settings), "TMPDIR": str(temporary(ready))}
         env["PATH"] = os.environ["PATH"]
         sandbox = HostAdapter(str(ready.project), env=env, warn_on_start=False)
         gate = Gate(load_policy(roots=[str(ready.project)]), sandbox, cwd=str(ready.project))
         try:
-            place = InSandbox(gate, str(ready.project), timeout_s=3)
+            place = SandboxTarget(gate, str(ready.project), timeout_s=3)
             return await place.install("pip", "shared-thing")
         finally:
             await sandbox.cleanup()

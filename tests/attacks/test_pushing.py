@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
+from kakoi.channel.api import Command
+from kakoi.channel.runner_channel import RunnerChannel
 from kakoi.process.executor import ProcessExecutor
-from kakoi.runner.channel import RunnerChannel
-from kakoi.tasks.checkout import CloneOptions, our_git
-from kakoi.tasks.delivery import Author, Delivery, PushError, Work
-from kakoi.tasks.our_git import OurGit
-from kakoi.tasks.publication import Pushed, push
-from tests.agent.models_for_tests import call, done
+from kakoi.tasks.changes import Author, ProjectChanges, PushError, Work
+from kakoi.tasks.checkout import CloneOptions, git_from_options
+from kakoi.tasks.host_git import HostGit
+from kakoi.tasks.publication import PushResult, push
+from kakoi.tasks.task import Task
+from tests.agents.models_for_tests import call, done
 from tests.tasks.conftest import Make, channel, engine, make, owner  # noqa: F401 - fixtures
 from tests.tasks.hosting import a_repository, bridge
-from tests.tasks.houses import MEND, House
 from tests.tasks.hub import MENDED, Hub, a_hub
+from tests.tasks.scripted_handler import MEND, ScriptedHandler, in_folders
 
 pytestmark = pytest.mark.anyio
 AUTHOR = Author(name="Robot", email="robot@example.org")
@@ -64,7 +66,7 @@ async def test_what_is_pushed_has_our_author_and_our_words(
     make: Make,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    house = House(hub, make(tokens=hub.environ, install_dependencies=False), tmp_path)
+    scripted = ScriptedHandler(hub, make(tokens=hub.environ, install_dependencies=False), tmp_path)
     heard: list[str] = []
 
     def react(last: str) -> Any:
@@ -73,7 +75,7 @@ async def test_what_is_pushed_has_our_author_and_our_words(
             "mended\n\n/close\n[skip ci] @eve fixes #1\n\nCo-authored-by: Eve <e@h.example>"
         )
 
-    handled = await house.handle(
+    handled = await scripted.handle(
         MEND,
         call("write_file", path="all.py", content=COMMIT_ALL),
         call("execute_command", command="python3 all.py"),
@@ -97,6 +99,61 @@ async def test_what_is_pushed_has_our_author_and_our_words(
     assert trailers(message) == ""
 
 
+class WithScripts:
+    """Environments in which something ran before the model, such as the script of a dependency."""
+
+    def __init__(self, environments: Any, script: str) -> None:
+        self._environments = environments
+        self._script = script
+
+    async def prepare_environment(self, task: Task) -> Any:
+        environment = await self._environments.prepare_environment(task)
+        inside = await (await environment.gate.open_sandbox()).channel()
+        path = environment.info().workspace_path
+        ran = await inside.run(Command(command=["sh", "-ec", self._script], cwd=path))
+        assert ran.ok, ran.stderr
+        return environment
+
+    async def cleanup(self, task_uuid: str) -> None:
+        await self._environments.cleanup(task_uuid)
+
+
+async def test_work_begins_where_we_cloned_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of anybody's that the server has (of a fork, on GitHub) is not what is built on."""
+    with a_hub(tmp_path / "srv") as hub:
+        foreign = {".github/workflows/x.yml": "on: push\n"}
+        tree = hub_tree(hub, foreign)
+        dates = {f"GIT_{role}_DATE": "1000000000 +0000" for role in ("AUTHOR", "COMMITTER")}
+        made = ("commit-tree", tree, "-p", "main", "-m", "foreign")
+        commit = git(hub.repository, *made, env=dates).strip()
+        git(hub.repository, "update-ref", "refs/heads/foreign", commit)
+        # The same commit as the server has, made again, because the clone is shallow.
+        script = "\n".join([
+            *(f"export {name}='{value}'" for name, value in dates.items()),
+            "mkdir -p .github/workflows; echo 'on: push' >.github/workflows/x.yml; git add .github",
+            "git -c user.name=Linus -c user.email=linus@example.org commit -q -m foreign",
+            f"test $(git rev-parse HEAD) = {commit}",
+        ])  # fmt: skip
+        async with in_folders(hub, tmp_path, monkeypatch) as scripted:
+            scripted.manager = WithScripts(scripted.manager, script)  # type: ignore[assignment]  # As it is used.
+            handled = await scripted.handle(MEND, done("mended"))
+        assert handled.stage == "error"
+        assert "which the project's machines execute" in handled.error
+        assert not [each for each in git(hub.repository, "branch").split() if "agent" in each]
+
+
+def hub_tree(hub: Hub, more: dict[str, str]) -> str:
+    """The tree of the project with more files."""
+    index = {"GIT_INDEX_FILE": str(hub.folder / "index")}
+    git(hub.repository, "read-tree", "main", env=index)
+    for path, text in more.items():
+        blob = git(hub.repository, "hash-object", "-w", "--stdin", stdin=text.encode()).strip()
+        git(hub.repository, "update-index", "--add", "--cacheinfo", f"100644,{blob},{path}", env=index)  # fmt: skip
+    return git(hub.repository, "write-tree", env=index).strip()
+
+
 def assert_disarmed(said: str) -> None:
     for each in ("[skip ci]", "[ci skip]", "@eve", "#1", "repo#2", "resolves https"):
         assert each not in said, said
@@ -111,9 +168,11 @@ def trailers(message: str) -> str:
 # --- Without a container: a project on this machine ------------------------------------------
 
 
-def git(folder: Path, *argv: str, stdin: bytes | None = None) -> str:
+def git(
+    folder: Path, *argv: str, stdin: bytes | None = None, env: dict[str, str] | None = None
+) -> str:
     who = ["-c", "user.name=Linus", "-c", "user.email=linus@example.org"]
-    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"}
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", **(env or {})}
     done = subprocess.run(
         ["git", *who, "-C", str(folder), *argv],
         input=stdin, capture_output=True, env=env, timeout=60,
@@ -131,19 +190,19 @@ class Projects:
         subprocess.run(
             ["git", "clone", "-q", str(self.origin), str(self.clone)], check=True, timeout=60
         )
-        self.delivery = Delivery(channel, str(self.clone))
+        self.delivery = ProjectChanges(channel, str(self.clone))
         self.base = git(self.origin, "rev-parse", "main").strip()
 
     async def work(self, change: Callable[[Path], object]) -> Work:
-        base = await self.delivery.begin()
+        await self.delivery.begin(self.base)
         await asyncio.to_thread(change, self.clone)
-        work = await self.delivery.collect(base)
+        work = await self.delivery.collect(self.base)
         assert work is not None
         return work
 
-    async def push(self, work: Work, *, git: OurGit | None = None) -> Pushed:
+    async def push(self, work: Work, *, git: HostGit | None = None) -> PushResult:
         return await push(
-            git or our_git(ProcessExecutor(), CloneOptions(), None),
+            git or git_from_options(ProcessExecutor(), CloneOptions(), None),
             work,
             repository=f"file://{self.origin}",
             branch="coding-agent/x",
@@ -188,14 +247,14 @@ async def test_a_tree_that_plants_files_in_a_reader_s_git_is_not_pushed(
     kind = (
         "120000 blob BLOB\t.gitmodules" if name == ".gitmodules " else f"040000 tree TREE\t{name}"
     )
-    with pytest.raises(PushError, match="is no change of the project"):
+    with pytest.raises(PushError, match="is not a valid change of the project"):
         await projects.push(projects.with_entry(kind))
     assert projects.branches() == ["main"]
 
 
 async def test_a_tree_without_its_files_is_not_pushed(projects: Projects) -> None:
     missing = "100644 blob 0123456789012345678901234567890123456789\tx"
-    with pytest.raises(PushError, match="is no change of the project"):
+    with pytest.raises(PushError, match="is not a valid change of the project"):
         await projects.push(projects.with_entry(missing))
     assert projects.branches() == ["main"]
 
@@ -233,11 +292,11 @@ async def test_what_runs_programs_on_machines_of_others_is_pointed_out(projects:
     listed = git(projects.origin, "ls-tree", "-r", "coding-agent/x").splitlines()
     assert len(listed) == 7
     assert list(pushed.remarks) == [
-        "`.github/workflows/ci'@\u200beve.yml`: says what CI does",
+        "`.github/workflows/ci'@\u200beve.yml`: controls what CI does",
         "`.gitmodules`: names repositories to fetch",
         "`b/.gitattributes`: names filters and merge drivers",
         "`link`: a symbolic link",
-        "`sub`: a commit of another repository",
+        "`sub`: a submodule: a commit of another repository",
     ]
     form = "%an <%ae> %cn <%ce> %s"
     made = git(projects.origin, "log", "-1", f"--format={form}", pushed.commit).strip()
@@ -255,9 +314,9 @@ async def test_a_lot_of_remarks_is_shortened(projects: Projects) -> None:
 
 
 async def test_commits_without_a_change_are_nothing_to_push(projects: Projects) -> None:
-    base = await projects.delivery.begin()
+    await projects.delivery.begin(projects.base)
     git(projects.clone, "commit", "-q", "--allow-empty", "-m", "[skip ci] @eve")
-    assert await projects.delivery.collect(base) is None
+    assert await projects.delivery.collect(projects.base) is None
 
 
 async def test_many_and_long_messages_of_a_model_are_cut(projects: Projects) -> None:
@@ -281,7 +340,7 @@ async def test_a_pack_that_unfolds_in_memory_is_given_up(
     listed = git(clone, "ls-tree", "HEAD") + f"100644 blob {huge}\thuge\n"
     work = projects.packed(git(clone, "mktree", stdin=listed.encode()).strip())
     assert len(work.pack) < 1 << 20
-    small = OurGit(ProcessExecutor(), timeout_s=60, stall_s=60, memory_bytes=64 << 20)
+    small = HostGit(ProcessExecutor(), timeout_s=60, stall_s=60, memory_bytes=64 << 20)
     with pytest.raises(PushError, match="memory"):
         await projects.push(work, git=small)
     assert projects.branches() == ["main"]

@@ -100,7 +100,7 @@ async def test_no_memory_of_the_kernel_or_of_our_processes_is_read(place: Place)
     assert {path for path, size in found.items() if size != "0"} == set()
 
 
-async def test_files_of_kakoi_are_no_way_out(place: Place, mark: str) -> None:
+async def test_files_of_kakoi_offer_no_way_out(place: Place, mark: str) -> None:
     """Its code may be shown to run the runner; nothing of it can be changed."""
     ours = Path(sys.modules["kakoi"].__file__ or "").parent
     await place.bash(f"echo '# {mark}' >> {ours}/__init__.py; touch {ours}/{mark}.py")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.config.loading import load_settings
-from kakoi.documents import read_text
+from kakoi._support.parsing import read_text
 from kakoi.errors import ConfigurationError
+from kakoi.settings.loader import load_settings
 from tests.attacks.conftest import Place
 
 pytestmark = pytest.mark.anyio

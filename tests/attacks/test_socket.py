@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from kakoi.backends.docker.adapter import DockerAdapter
+from kakoi.backends.docker.arguments import DockerSettings
+from kakoi.channel.api import Command
 from kakoi.results import Reason
-from kakoi.runner.commands import Command
-from kakoi.sandbox.docker import DockerAdapter
-from kakoi.sandbox.docker_cli import DockerSettings
-from tests.doors.conftest import has_image, need
+from tests.cli.conftest import has_image, need
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 60.0

@@ -10,10 +10,10 @@ import stat
 import threading
 from pathlib import Path
 
-from kakoi.cli.cp import _write
+from kakoi._support.files import remove_tree
+from kakoi.cli.commands.env.cp import _write
 from kakoi.errors import KakoiError
 from kakoi.overlay import Overlay
-from kakoi.removing import remove_tree
 from tests.attacks.swapping import SECRET, a_secret_place, swapping, swaps
 from tests.overlay.layers import Desk, a_desk, copied_up, white_out, write
 from tests.overlay.snapshots import exactly
@@ -132,7 +132,7 @@ def test_links_swapped_into_a_tree_lead_its_removal_nowhere(tmp_path: Path, coun
 def test_a_link_in_the_place_of_a_half_copied_file_is_not_touched(
     tmp_path: Path, count: int
 ) -> None:
-    """`kakoi cp` into a directory that commands can write to: they see the half file, too."""
+    """`kakoi env cp` into a directory that commands can write to: they see the half file, too."""
     secret = tmp_path / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakoi.cli.screen import Screen
-from tests.doors.terminals import Door, terminal
+from kakoi.cli.io.terminal import Screen
+from tests.cli.terminals import Door, terminal
 
 # What the output holds → what a terminal is given.
 ATTACKS = {
@@ -71,7 +71,7 @@ def on(screen: tuple[int, int], parts: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_the_terminal_is_shown_what_it_was_told_to_do(name: str, screen: tuple[int, int]) -> None:
+def test_control_sequences_are_shown_instead_of_obeyed(name: str, screen: tuple[int, int]) -> None:
     given, wanted = ATTACKS[name]
     assert on(screen, [given]) == wanted
 
@@ -127,7 +127,7 @@ def test_at_a_terminal_a_command_cannot_play_with_it(tmp_path: Path) -> None:
         assert b"\x1b" not in screen.screen
 
 
-def test_whoever_asks_for_a_terminal_gets_all_of_it(tmp_path: Path) -> None:
+def test_a_requested_terminal_passes_everything_through(tmp_path: Path) -> None:
     door = Door(tmp_path, tmp_path / "log")
     with terminal(door, "run", "-t", "--sandbox", "bubblewrap", ATTACK) as screen:
         assert screen.wait() == 0

@@ -13,8 +13,8 @@ import pytest
 from kakoi.errors import ConfigurationError, SourceError
 from kakoi.tasks.sources.github import GitHubSource, github_site
 from kakoi.tasks.sources.gitlab import GitLabSource, gitlab_site
-from kakoi.tasks.sources.http import Patience, RestClient
-from kakoi.tasks.sources.source import Change, TaskSource, mark
+from kakoi.tasks.sources.http import RestClient, RetryLimits
+from kakoi.tasks.sources.source import TaskChange, TaskSource, set_stage
 from kakoi.tasks.task import Task
 from tests.tasks.trackers import TOKEN, FakeGitHub, FakeGitLab, Reply, Seen
 
@@ -79,20 +79,22 @@ class Desk:
             "issue": lambda: self.source.fetch(self.issue),
             "request": lambda: self.source.fetch(self.request),
             "comment": lambda: self.source.comment(task, "x"),
-            "mark": lambda: mark(self.source, task, "done"),
-            "propose": lambda: self.source.propose(task, Change(branch="b", title="t", body="x")),
+            "mark": lambda: set_stage(self.source, task, "done"),
+            "propose": lambda: self.source.propose(
+                task, TaskChange(branch="b", title="t", body="x")
+            ),
         }
 
 
 @pytest.fixture(params=["github", "gitlab"])
 async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
-    patience = Patience(attempt_s=10, tries=1)
+    limits = RetryLimits(attempt_s=10, tries=1)
     if request.param == "github":
         hub = FakeGitHub()
         hub.add_issue(1, "one", "coding agent", assignees=[{"login": "bot"}])
         hub.add_pull(2, "two", "coding agent", head="feature", base="main")
         hub.say(1, "words")
-        client = RestClient(github_site(hub.web, TOKEN), clock=lambda: NOW, patience=patience)
+        client = RestClient(github_site(hub.web, TOKEN), clock=lambda: NOW, limits=limits)
         source: TaskSource = GitHubSource(client, repositories=["team/project"])
         at = f"{hub.web}/team/project"
         made = Desk(hub, source, f"{at}/issues/1", f"{at}/pull/2")
@@ -101,7 +103,7 @@ async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
         lab.add("issues", 1, "one", "coding agent", assignees=[{"username": "bot"}])
         lab.add("merge_requests", 2, "two", "coding agent")
         lab.say("issues", 1, "words")
-        client = RestClient(gitlab_site(lab.web, TOKEN), clock=lambda: NOW, patience=patience)
+        client = RestClient(gitlab_site(lab.web, TOKEN), clock=lambda: NOW, limits=limits)
         source = GitLabSource(client, projects=["group/sub/project"])
         at = f"{lab.web}/group/sub/project/-"
         made = Desk(lab, source, f"{at}/issues/1", f"{at}/merge_requests/2")
@@ -125,7 +127,7 @@ def assert_safe(desk: Desk, found: object) -> None:
 
 
 @pytest.mark.parametrize("deed", ["waiting", "issue", "request", "comment", "mark", "propose"])
-async def test_a_lie_in_any_place_of_any_answer_is_told_or_harmless(desk: Desk, deed: str) -> None:
+async def test_a_lie_anywhere_in_an_answer_is_reported_or_harmless(desk: Desk, deed: str) -> None:
     tracker, work = desk.tracker, desk.deeds()[deed]
     honest = tracker.answer
     before = copy.deepcopy(vars(tracker).get("issues") or vars(tracker).get("items"))

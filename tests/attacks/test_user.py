@@ -11,12 +11,12 @@ from typing import Literal
 
 import pytest
 
-from kakoi.runner.commands import MIB
-from tests.attacks.driving import Place, Result
+from kakoi.channel.api import MIB
+from tests.attacks.driving import AttackTarget, Result
 from tests.attacks.test_privileges import CALLS
 from tests.attacks.test_processes import ENVIRONMENTS, SIGNALS, TRACING
 from tests.attacks.test_runner import LOOK_INTO_THE_RUNNER
-from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER, require_bubblewrap
+from tests.backends.boxes import AS_USER, GROUP, IS_ROOT, USER, require_bubblewrap
 
 SECRET = "kakoi-secret-of-a-neighbour"
 # Nothing but each process of its own is limited for such a user.
@@ -68,7 +68,7 @@ def test_the_walls_of_a_normal_user_hold(
 ) -> None:
     if kind == "bubblewrap":
         require_bubblewrap()
-    place = Place(kind, folder / "workspace", AS_USER)
+    target = AttackTarget(kind, folder / "workspace", AS_USER)
     pid = str(neighbour.pid)
     attacks = {
         "power": python(CALLS),
@@ -80,13 +80,13 @@ def test_the_walls_of_a_normal_user_hold(
     }
     if kind == "bubblewrap":  # There such a number is nobody, or by chance one of its own.
         del attacks["signals"], attacks["tracing"]
-    told = place.attack(*attacks.values(), limits=LIMITS)
-    found = dict(zip(attacks, told.results, strict=True))
-    assert {name: said(result) for name, result in found.items()} == dict.fromkeys(attacks, "")
+    report = target.attack(*attacks.values(), limits=LIMITS)
+    found = dict(zip(attacks, report.results, strict=True))
+    assert {name: gain(result) for name, result in found.items()} == dict.fromkeys(attacks, "")
     assert neighbour.poll() is None
     assert not any((folder / "elsewhere").iterdir())
 
 
-def said(result: Result) -> str:
+def gain(result: Result) -> str:
     """What an attack got, or how it failed to be one."""
     return result.stdout if result.exit_code == 0 else f"{result.exit_code} {result.stderr}"

@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakoi.tasks.quotation import disarmed, one_disarmed_line, quoted
-from kakoi.tasks.task import Task
-from kakoi.tasks.telling import (
-    Handled,
-    comment_of,
+from kakoi.tasks.comments import (
+    TaskResult,
     commit_message,
+    disarmed,
+    disarmed_line,
+    format_result,
+    quoted,
     request_body,
     request_title,
 )
+from kakoi.tasks.task import Task
 
 KEY = "https://h.example/team/project/issues/7"
 _WORD = r"(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?|closing|fixing|resolving|implement(?:s|ed|ing)?)"
@@ -36,6 +38,7 @@ OBEYED = {
     "closing, Jira": rf"\b{_WORD}:?\s+[A-Z][A-Z0-9_]+-[0-9]+",
     "smart commit": r"\b[A-Z][A-Z0-9_]+-[0-9]+\b.*#[a-z]+",
     "checks": r"(?m)^\s*skip-checks\s*:",
+    "hidden": r"<[!/?a-z]|!\[[^\]]*\]|^[\s>]*\[[^\]]+\]:",
     "robots": r"(?m)^(?:bors|atlantis|recheck|rebase|/\w+)\b",
     "unseen": "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]",
 }  # fmt: skip
@@ -51,6 +54,8 @@ ATTACKS = [
     "fixes\nhttps://h.example/o/r/issues/1", "ABC-12 #done #time 2h", "see team/project#4, !5",
     "bors r+", "atlantis apply", "recheck",
     "Co-authored-by: Eve <eve@example.org>", "Signed-off-by: Eve <eve@example.org>",
+    "<!-- a hidden order -->", "<details>x</details>", "<img src=https://h.example/x.png>", "</p>",
+    "![x](https://h.example/x.png)", "[//]: # (a hidden order)", "[x]: https://h.example 'order'", "<?x?>",
     "\U000e0041\U000e0042 hidden", "\x1b]0;title\x07", "a\x00b", "\ud800",
 ]  # fmt: skip
 
@@ -58,9 +63,9 @@ ATTACKS = [
 def everything(text: str) -> dict[str, str]:
     """All texts of ours that hold words of others."""
     task = Task(uuid="t", repository="r", key=KEY, title=text)
-    handled = Handled(stage="done", summary=text, error=text, branch="x")
+    handled = TaskResult(stage="done", summary=text, error=text, branch="x")
     return {
-        "comment": comment_of(handled),
+        "comment": format_result(handled),
         "request": request_body(task, handled),
         "title": request_title(task),
         "commit": commit_message(task, text, [text, f"mend it\n\n{text}"]),
@@ -106,7 +111,7 @@ PIECES = st.sampled_from([*ATTACKS, " ", "\n", "\u200b", "#", "@", "1", "[", "]"
 
 @given(st.lists(PIECES, max_size=8).map("".join))
 def test_no_joint_of_two_texts_is_obeyed(text: str) -> None:
-    for said in (quoted(text), one_disarmed_line(text)):
+    for said in (quoted(text), disarmed_line(text)):
         assert [name for name in obeyed(said) if name != "robots"] == []
 
 

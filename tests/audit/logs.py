@@ -1,8 +1,8 @@
-"""What the tests of the audit log share: a clock, entries, and writers in processes of their own."""
+"""Shared by the tests of the audit log: a clock, entries, and writers in separate processes."""
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,13 +10,13 @@ from pathlib import Path
 from kakoi.audit import AuditEntry, AuditLog, Event
 
 PATIENCE_S = 120
-# The names of everything in an entry that strangers may have written.
+# The fields of an entry that can contain untrusted text.
 TEXTS = [each.name for each in fields(AuditEntry) if each.type is str and each.name != "id"]
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Clock:
-    """A millisecond later each time it is asked."""
+    """Advances by a millisecond on each call."""
 
     def __init__(self) -> None:
         self._now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -26,11 +26,33 @@ class Clock:
         return self._now
 
 
+class Stopwatch:
+    """Stands still, so that a busy machine is not taken for a slow disk, unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def log_at(
-    path: Path, *, max_bytes: int = 1_000_000, keep: int = 5, secrets: Sequence[str] = ()
+    path: Path,
+    *,
+    max_bytes: int = 1_000_000,
+    keep: int = 5,
+    secrets: Sequence[str] = (),
+    clock: Callable[[], datetime] | None = None,
+    stopwatch: Callable[[], float] | None = None,
 ) -> AuditLog:
     return AuditLog(
-        path, clock=Clock(), max_bytes=max_bytes, keep=keep, secrets=secrets, lock_timeout_s=60
+        path,
+        clock=clock or Clock(),
+        max_bytes=max_bytes,
+        keep=keep,
+        secrets=secrets,
+        lock_timeout_s=60,
+        stopwatch=stopwatch or Stopwatch(),
     )
 
 
@@ -39,14 +61,14 @@ def started(number: int = 1, command: str = "ls") -> AuditEntry:
 
 
 def filled(path: Path, count: int) -> AuditLog:
-    """A log with `count` records."""
+    """Return a log with `count` records."""
     log = log_at(path)
     for number in range(1, count + 1):
         log.append(started(number, f"echo {number}"))
     return log
 
 
-# Appends COUNT records to PATH and says so on standard output after each.
+# Appends COUNT records to PATH and reports each on stdout.
 WRITER = """
 import sys
 from datetime import UTC, datetime
@@ -54,7 +76,8 @@ from kakoi.audit import AuditEntry, AuditLog, Event
 path, count, max_bytes, keep, name = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
 log = AuditLog(path, clock=lambda: datetime.now(UTC), max_bytes=max_bytes, keep=keep, lock_timeout_s=60)
 for number in range(count):
-    record = log.append(AuditEntry(event=Event.STARTED, id=f"{name}-{number:x}", command="x" * (number % 97)))
+    entry = AuditEntry(event=Event.STARTED, id=f"{name}-{number:x}", command="x" * (number % 97))
+    record = log.append_now(entry) or log.append(entry)
     print(record.id, flush=True)
 """
 

@@ -7,16 +7,17 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kakoi.audit import AuditEntry, AuditLog, Event, ended, read, verify
+from kakoi.audit import AuditEntry, AuditLog, Event, end_entry, read, verify
 from kakoi.errors import AuditError, ConfigurationError
 from kakoi.results import ExecutionResult, Reason
-from tests.audit.logs import TEXTS, Clock, filled, log_at, run_python, started
+from tests.audit.logs import TEXTS, Clock, Stopwatch, filled, log_at, run_python, started
 
 
 @pytest.fixture
@@ -36,10 +37,10 @@ def test_commands_their_success_or_failure_and_refusals_have_one_record_each(pat
     log = log_at(path)
     good, bad = started(1, "make test"), started(2, "make release")
     log.append(good)
-    log.append(ended(good, ExecutionResult(0, "", "", 12)))
+    log.append(end_entry(good, ExecutionResult(0, "", "", 12)))
     log.append(refused(command="sudo id", verdict="deny", rules=("privilege",), reason="no root"))
     log.append(bad)
-    log.append(ended(bad, ExecutionResult(2, "", "", 40, Reason.EXITED)))
+    log.append(end_entry(bad, ExecutionResult(2, "", "", 40, Reason.EXITED)))
     assert [(r.event, r.id, r.command, r.exit_code) for r in read(path)] == [
         ("started", "0001", "make test", None),
         ("ended", "0001", "", 0),
@@ -75,7 +76,7 @@ def test_times_are_in_utc_with_milliseconds(path: Path) -> None:
 
 
 @pytest.mark.parametrize("event", [Event.ROTATED, Event.RECOVERED, Event.CUT])
-def test_what_the_log_says_of_itself_cannot_be_said_by_others(path: Path, event: Event) -> None:
+def test_others_cannot_forge_what_the_log_records_about_itself(path: Path, event: Event) -> None:
     with pytest.raises(ConfigurationError):
         log_at(path).append(AuditEntry(event=event, id="ab"))
 
@@ -156,12 +157,12 @@ def test_a_link_put_in_place_of_a_file_in_use_is_not_followed(path: Path, tmp_pa
     assert len(victim.read_bytes().splitlines()) == 2
 
 
-def test_a_pipe_or_a_folder_is_no_log(path: Path) -> None:
+def test_a_pipe_or_a_folder_is_not_a_log(path: Path) -> None:
     path.parent.mkdir()
     os.mkfifo(path)
-    with pytest.raises(AuditError, match="no regular file"):
+    with pytest.raises(AuditError, match="not a regular file"):
         log_at(path).append(started())
-    with pytest.raises(AuditError, match="no regular file"):
+    with pytest.raises(AuditError, match="not a regular file"):
         verify(path)
     with pytest.raises(AuditError):
         log_at(path.parent).append(started())
@@ -254,8 +255,153 @@ def test_a_log_that_somebody_keeps_locked_is_an_error_and_no_hang(path: Path) ->
 def test_an_end_that_hides_the_last_record_is_refused_unread(path: Path) -> None:
     log = filled(path, 1)
     os.truncate(path, 1 << 30)  # A hole: it takes no room on the disk.
-    with pytest.raises(AuditError, match="too much that is no record"):
+    with pytest.raises(AuditError, match="too much data that is not a record"):
         log.append(started(2))
+
+
+# --- Without waiting -------------------------------------------------------------------------
+
+
+def test_after_the_first_record_the_next_ones_can_be_written_at_once(path: Path) -> None:
+    log = log_at(path)
+    assert log.append_now(started(1)) is None
+    assert not path.exists()
+    first = log.append(started(1))
+    others = [log.append_now(started(number, f"echo {number}")) for number in (2, 3)]
+    assert [first, *others] == list(read(path))
+    assert verify(path).ok
+
+
+def test_a_record_that_is_written_at_once_has_no_secrets_either(path: Path) -> None:
+    log = log_at(path, secrets=["hunter2hunter2"])
+    log.append(started(1))
+    assert log.append_now(started(2, "echo hunter2hunter2")) is not None
+    assert b"hunter2" not in path.read_bytes()
+    with pytest.raises(ConfigurationError):
+        log.append_now(AuditEntry(event=Event.CUT, id="ab"))
+
+
+def unlink(path: Path) -> None:
+    path.unlink()
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+
+
+def replaced(path: Path) -> None:
+    """The same size, with another end."""
+    path.write_bytes(path.read_bytes()[:-10] + b"x" * 9 + b"\n")
+
+
+def written_by_another(path: Path) -> None:
+    log_at(path).append(started(9))
+
+
+def torn(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b'{"seq":4,"ti')
+
+
+def linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def opened_to_all(path: Path) -> None:
+    path.chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [unlink, cut_off, replaced, written_by_another, torn, linked, piped, opened_to_all],
+)
+def test_a_log_that_is_not_as_we_left_it_is_not_written_at_once(
+    path: Path, change: Callable[[Path], None]
+) -> None:
+    log = filled(path, 3)
+    change(path)
+    before = path.read_bytes() if path.is_file() else None
+    assert log.append_now(started(4)) is None
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_what_takes_time_is_not_done_at_once(path: Path) -> None:
+    log = log_at(path, max_bytes=1500)
+    log.append(started(1))
+    assert log.append_now(started(2, "x" * 2000)) is None
+    assert log.append_now(AuditEntry(event=Event.JUDGED, id="ab", session="s" * 2000)) is None
+    while path.stat().st_size < 1500:
+        assert log.append_now(started(3)) is not None
+    assert log.append_now(started(4)) is None
+    log.append(started(4))
+    assert log.append_now(started(5)) is not None
+    answer = verify(path)
+    assert (answer.ok, answer.files) == (True, 2)
+
+
+def test_a_lock_is_not_waited_for_at_once(path: Path) -> None:
+    log = filled(path, 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        assert log.append_now(started(2)) is None
+        holder.communicate()
+    assert log.append_now(started(2)) is not None
+    assert verify(path).records == 2
+
+
+def test_after_a_slow_record_the_next_ones_are_not_written_at_once(path: Path) -> None:
+    stopwatch = Stopwatch()
+
+    class SlowDisk(Clock):
+        """Asked for the time in the middle of each record, so it can make one take long."""
+
+        delay_s = 0.0
+
+        def __call__(self) -> datetime:
+            stopwatch.now += self.delay_s
+            return super().__call__()
+
+    disk = SlowDisk()
+    log = log_at(path, clock=disk, stopwatch=stopwatch)
+    log.append(started(1))
+    disk.delay_s = 0.1
+    assert log.append_now(started(2)) is not None
+    disk.delay_s = 0.001
+    later = [log.append_now(started(number)) for number in range(3, 200)]
+    assert later[0] is None
+    assert later[-1] is not None
+    assert verify(path).ok
+
+
+AT_ONCE_ON_A_FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from tests.audit.logs import log_at, started
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+path = Path(sys.argv[1])
+log = log_at(path)
+log.append(started(2))
+before = path.read_bytes()
+resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, resource.RLIM_INFINITY))
+assert log.append_now(started(3)) is None
+assert path.read_bytes() == before, "half a line is left"
+"""
+
+
+def test_on_a_full_disk_nothing_is_written_at_once(path: Path) -> None:
+    filled(path, 1)
+    run_python(AT_ONCE_ON_A_FULL_DISK, str(path))
+    answer = verify(path)
+    assert (answer.ok, answer.torn, answer.records) == (True, (), 2)
 
 
 # --- When a record of ours is gone -----------------------------------------------------------
@@ -296,7 +442,7 @@ def test_a_living_writer_finds_that_the_end_was_replaced(path: Path) -> None:
     assert cut_records(path) == [(4, json.loads(lines[3])["hash"])]
 
 
-def test_what_other_writers_do_is_no_cut(path: Path) -> None:
+def test_records_of_other_writers_do_not_count_as_truncation(path: Path) -> None:
     log = log_at(path, max_bytes=400, keep=1)
     log.append(started(1))
     other = log_at(path, max_bytes=400, keep=1)

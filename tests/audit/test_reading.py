@@ -38,7 +38,7 @@ def test_the_tail_is_found_behind_long_records(path: Path) -> None:
     assert seqs(tail(path, 6)) == [5, 6, 7, 8, 9, 10]
 
 
-def test_lines_that_are_no_records_are_passed_over(path: Path) -> None:
+def test_lines_that_are_not_records_are_passed_over(path: Path) -> None:
     filled(path, 3)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakoi.audit import AuditEntry, AuditRecord, Event, encode, ended
-from kakoi.audit.records import GENESIS, LONGEST_LINE, cleaned, decode, seal
+from kakoi.audit import AuditEntry, AuditRecord, Event, encode, end_entry
+from kakoi.audit.records import GENESIS, LONGEST_LINE, clean_fields, decode, seal
 from kakoi.errors import ConfigurationError
 from kakoi.results import ExecutionResult, Reason
 from tests.audit.logs import TEXTS, started
@@ -19,7 +19,7 @@ PLACE = {"seq": 7, "time": "2026-01-02T03:04:05.006Z", "prev": GENESIS}
 
 
 def sealed(entry: AuditEntry) -> tuple[AuditRecord, bytes]:
-    return seal(cleaned(entry, str) | PLACE)
+    return seal(clean_fields(entry, str) | PLACE)
 
 
 def forged(body: str) -> bytes:
@@ -36,9 +36,9 @@ def test_the_keys_stand_in_one_order_and_empty_ones_are_left_out() -> None:
     ]
 
 
-def test_zero_and_false_are_no_empty_values() -> None:
+def test_zero_and_false_are_not_empty_values() -> None:
     result = ExecutionResult(0, "", "", 0)
-    fields = json.loads(sealed(ended(started(), result))[1])
+    fields = json.loads(sealed(end_entry(started(), result))[1])
     assert fields["exit_code"] == fields["duration_ms"] == fields["stdout_bytes"] == 0
     assert fields["truncated"] is False
 
@@ -54,7 +54,7 @@ def test_an_ending_says_how_it_ended_and_not_what_was_printed() -> None:
     result = ExecutionResult(
         137, "out", "err", 1500, Reason.TIMED_OUT, stdout_bytes=9, stderr_bytes=3, stdout_truncated=True
     )  # fmt: skip
-    entry = ended(replace(started(), session="s", task="t", user="u", sandbox="host"), result)
+    entry = end_entry(replace(started(), session="s", task="t", user="u", sandbox="host"), result)
     fields = json.loads(sealed(entry)[1])
     assert {name: fields[name] for name in ("event", "reason", "exit_code", "duration_ms")} == {
         "event": "ended",
@@ -70,7 +70,7 @@ def test_an_ending_says_how_it_ended_and_not_what_was_printed() -> None:
 
 def test_why_a_command_never_started_is_recorded_in_words() -> None:
     result = ExecutionResult(127, "", "", 0, Reason.NEVER_STARTED, error="there is no bash here")
-    record, _ = sealed(ended(started(), result))
+    record, _ = sealed(end_entry(started(), result))
     assert (record.reason, record.error) == ("never_started", "there is no bash here")
 
 
@@ -138,7 +138,7 @@ def test_the_worst_texts_stay_within_the_longest_line() -> None:
     ],
     ids=str,
 )
-def test_what_could_not_be_read_back_is_no_entry(wrong: dict[str, Any]) -> None:
+def test_what_could_not_be_read_back_is_not_an_entry(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         AuditEntry(**{"event": Event.STARTED, "id": "ab"} | wrong)
     assert "hunter" not in str(caught.value)
@@ -173,7 +173,7 @@ BODY = f'{{"seq":1,"time":"t","event":"started","id":"ab","prev":"{GENESIS}"}}'
     ],
     ids=range(20),
 )
-def test_a_line_that_we_would_not_write_so_is_no_record(old: str, new: str) -> None:
+def test_a_line_that_we_would_not_write_so_is_not_a_record(old: str, new: str) -> None:
     assert decode(forged(BODY)) is not None
     assert decode(forged(BODY.replace(old, new, 1))) is None
 

@@ -52,7 +52,7 @@ def test_the_chain_goes_across_files(path: Path) -> None:
     assert sum(record.event is Event.STARTED for record in records) == 40
 
 
-def test_what_a_rotation_drops_is_no_problem_and_can_be_seen(path: Path) -> None:
+def test_what_a_rotation_drops_is_not_a_problem_and_can_be_seen(path: Path) -> None:
     fill(rotating(path, keep=2), 40)
     answer = verify(path)
     assert (answer.ok, answer.files) == (True, 3)
@@ -186,7 +186,7 @@ def test_a_rotation_that_is_killed_at_any_step_is_gone_on_from(
     assert len(names(path)) == keep + 1
 
 
-def test_a_missing_newest_file_is_told(path: Path) -> None:
+def test_a_missing_newest_file_is_reported(path: Path) -> None:
     fill(rotating(path), 40)
     path.unlink()
     answer = verify(path)

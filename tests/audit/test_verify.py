@@ -1,5 +1,6 @@
 """verify: whatever was done to the log afterwards is found; what a killed writer left is not blamed."""
 
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kakoi.audit import Event, Verification, read, verify
-from kakoi.audit.records import GENESIS, LONGEST_LINE
+from kakoi.audit.records import GENESIS, LONGEST_LINE, seal
 from tests.audit.logs import filled, log_at, run_python, started
 
 
@@ -123,20 +124,20 @@ def test_a_line_that_stands_twice_is_found(line: int, place: int) -> None:
 
 @pytest.mark.parametrize("strange", [b"\n", b"hello\n", b"{}\n", b"\0\n", b"\xff\xfe\n"])
 @pytest.mark.parametrize("place", [0, 3, 6])
-def test_a_line_that_is_no_record_is_found(path: Path, strange: bytes, place: int) -> None:
+def test_a_line_that_is_not_a_record_is_found(path: Path, strange: bytes, place: int) -> None:
     answer = verified(path, b"".join([*LINES[:place], strange, *LINES[place:]]))
     assert [(each.line, each.why) for each in answer.problems] == [
-        (place + 1, "the line is no record as it was written")
+        (place + 1, "the line is not a valid record")
     ]
 
 
-def test_a_changed_line_is_told_once_with_its_place(path: Path) -> None:
+def test_a_changed_line_is_reported_once_with_its_location(path: Path) -> None:
     lines = [*LINES[:2], LINES[2].replace(b"echo 3", b"echo x"), *LINES[3:]]
     (problem,) = verified(path, b"".join(lines)).problems
     assert (problem.file, problem.line) == (path, 3)
 
 
-def test_removed_lines_are_told_by_their_numbers(path: Path) -> None:
+def test_removed_lines_are_reported_by_their_numbers(path: Path) -> None:
     (problem,) = verified(path, b"".join([LINES[0], *LINES[3:]])).problems
     assert (problem.line, problem.why) == (2, "records 2 to 3 are missing before it")
     (problem,) = verified(path, b"".join(LINES[1:])).problems
@@ -151,7 +152,17 @@ def test_a_record_that_was_replaced_with_a_hash_of_its_own_is_found(tmp_path: Pa
     forgery = forged.read_bytes().splitlines(keepends=True)[2]
     answer = verified(tmp_path / "audit.jsonl", b"".join([*LINES[:2], forgery, *LINES[3:]]))
     assert [(each.line, each.why) for each in answer.problems] == [
-        (4, "the record before it is not the one that was written")
+        (4, "the previous record is not the one that was written")
+    ]
+
+
+def test_a_first_record_that_was_not_the_first_is_found(path: Path) -> None:
+    """What stood before it was removed, and its number and hash were made to fit."""
+    fields = json.loads(LINES[1])
+    del fields["hash"]
+    _, line = seal({**fields, "seq": 1})
+    assert [each.why for each in verified(path, line).problems] == [
+        "the previous record is not the one that was written"
     ]
 
 
@@ -188,7 +199,7 @@ def test_a_kept_hash_shows_that_all_was_rewritten_or_removed(path: Path) -> None
 # --- Torn lines ------------------------------------------------------------------------------
 
 
-def test_an_end_torn_at_any_byte_is_no_tampering_and_is_recovered_from(path: Path) -> None:
+def test_an_end_torn_at_any_byte_is_recovered_from_and_not_called_tampering(path: Path) -> None:
     head, last = b"".join(LINES[:2]), LINES[2]
     for kept in range(1, len(last) - 1):
         answer = verified(path, head + last[:kept])
@@ -252,7 +263,7 @@ def test_zeros_after_a_power_cut_are_a_torn_line(path: Path) -> None:
     ],
     ids=range(9),
 )
-def test_what_no_killed_writer_leaves_is_no_torn_line(path: Path, rest: bytes) -> None:
+def test_what_no_killed_writer_leaves_is_not_a_torn_line(path: Path, rest: bytes) -> None:
     assert not verified(path, b"".join(LINES[:2]) + rest).ok
     log_at(path).append(started(3))
     answer = verify(path)

@@ -1,4 +1,4 @@
-"""The pages of this repository, and the blocks of code in them."""
+"""The pages of this repository, and their code blocks."""
 
 import os
 import re
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Of the hidden folders only the one that holds the entry point of the build is ours.
+# Hidden folders are skipped as well, except for the one with the entry point of the build.
 NOT_OURS = {"__pycache__", "build", "dist"}
-# Before a block, in sight of whoever reads the page.
+# Stands before a block, where readers of the page can see it.
 NOT_RUN = re.compile(r"\*(?:Not run by the tests: \S.*\.|テストでは実行しません: ?\S.*。)\*")
-# The last words before a block that is a file: "… into `.kakoi.yaml`:"
+# The end of the sentence before a block that is a file: "… into `.kakoi.yaml`:"
 NAMED = re.compile(r"`([^`\s]+)`[^`]*:")
 
 
 def our_files(suffix: str = "") -> list[Path]:
     found = []
-    # os.walk, not rglob: other tests write caches meanwhile, and a folder may vanish on the way.
+    # os.walk and not rglob, because other tests write caches and a folder may vanish meanwhile.
     for folder, folders, files in os.walk(ROOT):
         folders[:] = sorted(
             name
             for name in folders
             if name not in NOT_OURS and (name == ".ci" or not name.startswith("."))
         )
-        # In a worktree `.git` is a file that says where the repository is.
+        # In a worktree, `.git` is a file with the path of the repository.
         names = sorted(name for name in files if name != ".git" and name.endswith(suffix))
         found += [Path(folder, name) for name in names]
     return found
@@ -36,7 +36,7 @@ def shown(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, the line it begins on, and the words before it."""
+    """A fenced block: its language, its text, its first line number, and the words before it."""
 
     line: int
     language: str
@@ -49,7 +49,7 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The name of the file that it is, as the sentence before it says; or nothing."""
+        """The file name in the sentence before the block, or an empty string."""
         names = NAMED.findall(self.before) if self.before.endswith(":") else []
         return str(names[-1]) if names and re.search(r"[./]|^Dockerfile$", names[-1]) else ""
 

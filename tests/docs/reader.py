@@ -1,4 +1,4 @@
-"""A reader who does what a page says, in a home of their own, and compares what they see."""
+"""A reader that follows a page in its own home directory and compares the output."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.cli.forked import warm_folder
 from tests.docs.pages import ROOT, Block
-from tests.doors.forked import warm_folder
 
 PATIENCE_S = 120  # `kakoi doctor` on a busy machine
 GIT_SETTINGS = (
@@ -22,20 +22,20 @@ GIT_SETTINGS = (
 PROJECTS_OWN = (".kakoi.yaml", "kakoi.yaml")
 SETTINGS = (*PROJECTS_OWN, "config.yaml")
 WORKFLOWS = ".github/workflows/"
-# Output that nobody runs: a drawing, a listing, or what a program printed elsewhere.
+# Blocks that are not run: a drawing, a listing, or the output of a program elsewhere.
 SILENT = ("", "text")
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a terminal example, and what the page says it prints."""
+    """A command of a terminal example, and the output that the page shows."""
 
     command: str
     output: list[str]
 
 
 def steps(text: str) -> list[Step]:
-    """`$ ` begins a command, and `> ` right below goes on with it; the rest is what it prints."""
+    """Return the commands. `$ ` begins one, `> ` right below continues it, the rest is output."""
     found: list[Step] = []
     for line in text.splitlines():
         if line.startswith("$ "):
@@ -48,7 +48,7 @@ def steps(text: str) -> list[Step]:
 
 
 def fits(real: str, expected: list[str]) -> bool:
-    """Is this what was to be seen? `…` is any text; on a line of its own, any lines."""
+    """Return whether the output matches. `…` is any text, or any lines if alone on a line."""
     pattern = ""
     for line in expected:
         if line.strip() == "…":
@@ -61,7 +61,7 @@ def fits(real: str, expected: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class Given:
-    """What a page takes for granted: variables, and words that mean something else in a test."""
+    """Prerequisites of a page: variables, and words to replace in a test."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Given:
 
 @dataclass
 class Reader:
-    """Goes through a page from the top: directory, variables and files stay, as in a terminal."""
+    """Follows a page from the top. Directory, variables and files persist, as in a terminal."""
 
     home: Path
     given: Given = Given()
@@ -77,18 +77,18 @@ class Reader:
     def __post_init__(self) -> None:
         self.home.mkdir()
         (self.home / ".gitconfig").write_text(GIT_SETTINGS)
-        self.cwd = self.home / "project"  # A workspace; the record is kept elsewhere in the home.
+        self.cwd = self.home / "project"  # A workspace. The audit log is elsewhere in the home.
         self.cwd.mkdir()
         self.status = 0
         kept = {name: os.environ[name] for name in ("DOCKER_HOST",) if name in os.environ}
-        # The first `kakoi` on it is forked and not started cold: pages have hundreds of commands.
+        # The first `kakoi` on PATH is forked, not started cold: pages have hundreds of commands.
         path = f"{warm_folder()}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.variables = {
             "PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8", **kept, **self.given.environ,
         }  # fmt: skip
 
     def follow(self, block: Block) -> list[str]:
-        """What the page says of this block and is not so."""
+        """Do what the block says, and return where the page is wrong."""
         text = block.text
         for word, meant in self.given.words.items():
             text = text.replace(word, meant)
@@ -102,8 +102,8 @@ class Reader:
             return self._succeeds(text, argv=[sys.executable, "-W", "error", "-c"])
         if block.language == "yaml":
             if "apiVersion" in yaml.safe_load(text):
-                return []  # For a cluster; that it is YAML is all that can be told here.
-            # Without a file's name they are settings of the reader's own.
+                return []  # For a cluster. Only its YAML syntax can be checked here.
+            # Without a file name, it is the reader's own settings file.
             return self._write("~/settings/config.yaml", text)
         if block.language == "json":
             return [] if json.loads(text) else ["it is empty"]
@@ -122,7 +122,7 @@ class Reader:
         return self._pipeline(text) if path.name == ".gitlab-ci.yml" or WORKFLOWS in name else []
 
     def _pipeline(self, text: str) -> list[str]:
-        """The lines for kakoi of a build's description; the others are for its machine."""
+        """Follow the kakoi lines of a CI file. The others are for the CI machine."""
         lines = re.findall(r"^\s*- (?:run: )?(kakoi .*)$|^\s*run: (kakoi .*)$", text, re.MULTILINE)
         found = [first or second for first, second in lines]
         yaml.safe_load(text)
@@ -147,7 +147,7 @@ class Reader:
         return [f"exit status {done.returncode}: {done.stdout}"] if done.returncode else []
 
     def _make(self, text: str) -> list[str]:
-        """Targets of our own Makefile, which tests cannot make from inside: there must be such."""
+        """Check that the Makefile has these targets. Tests cannot run them."""
         complaints = []
         for line in text.splitlines():
             words = line.partition("#")[0].split()
@@ -158,15 +158,15 @@ class Reader:
         return complaints
 
     def _settings(self, path: Path) -> list[str]:
-        """They must be read without a complaint."""
+        """Check that the settings load without errors."""
         yours = ["--config", str(path)] if path.name not in PROJECTS_OWN else []
         done = self._start(["kakoi", "config", "show", *yours])
         return [done.stdout] if done.returncode else []
 
     def _run(self, command: str) -> str:
-        """What bash prints, both streams as they come; keeps where it is and what it exports."""
+        """Return bash's interleaved stdout and stderr, and keep its directory and exports."""
         left = self.home.parent / "left"
-        # By a trap: a command may end the shell itself.
+        # In a trap, because a command can exit the shell itself.
         after = f"trap 'pwd > {left}.cwd; env -0 > {left}.env' EXIT"
         done = self._start(["bash", "-c", f"{after}\n(exit {self.status})\n{command}"])
         self.status = done.returncode

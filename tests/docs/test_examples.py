@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.openai_server import OpenAIServer, call
+from tests.agents.openai_server import OpenAIServer, call
+from tests.cli.conftest import has_bubblewrap, has_image, need
 from tests.docs.pages import PAGES, Block, blocks, shown
 from tests.docs.reader import Given, Reader, fits, steps
-from tests.doors.conftest import has_bubblewrap, has_image, need
 
 
 def complaints(reader: Reader, text: str) -> list[str]:
@@ -66,6 +66,8 @@ def an_engine() -> Iterator[Given]:
 NEEDS = {
     "docs/tutorial.md": a_model,
     "docs/how-to/own-image.md": an_image,
+    "docs/how-to/sandbox.md": an_image,
+    "docs/how-to/task-library.md": an_image,
     "docs/troubleshooting.md": an_engine,
 }
 

@@ -1,4 +1,4 @@
-"""Programs of these tests: docker, kakoi, and words in a container."""
+"""Helpers to run docker, kakoi, and programs in a container."""
 
 import io
 import os
@@ -6,7 +6,7 @@ import subprocess
 import tarfile
 from dataclasses import dataclass
 
-from tests.doors import forked
+from tests.cli import forked
 
 LABEL = "kakoi.owner=test"
 Said = subprocess.CompletedProcess[str]
@@ -25,7 +25,7 @@ def kakoi(*words: str, timeout_s: float = 120, cwd: str = "/", **env: str) -> Sa
 
 @dataclass(frozen=True)
 class Box:
-    """A container that runs."""
+    """A running container."""
 
     name: str
 
@@ -34,7 +34,7 @@ class Box:
         return docker("exec", *who, self.name, "sh", "-c", script, check=False)
 
     def put(self, files: dict[str, bytes]) -> None:
-        """As root's files."""
+        """Copy files into the container, owned by root."""
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w") as archive:
             for path, content in files.items():

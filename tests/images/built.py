@@ -1,5 +1,5 @@
-"""The images, really built, without a registry. Their files are kept as scripts/engine keeps those of
-the other test images: a change of the description makes them anew, and nothing else."""
+"""The real images, built without a registry. Their files are cached like those of the other test
+images in scripts/engine: only a change of the description rebuilds them."""
 
 import fcntl
 import os
@@ -12,12 +12,16 @@ _MAVEN = ("antrun", "assembly", "clean", "dependency", "deploy", "install", "sit
 
 
 def build(variant: str, *apt: str, name: str = "") -> str:
-    """`name`: of one with more packages, which are not in the way of who needs none of them."""
+    """Build an image and return its tag.
+
+    `name`: a separate name for an image with more packages, so that other tests do not wait for it.
+    """
     cache = CACHE / name
     cache.mkdir(parents=True, exist_ok=True)
     name = name or variant
     tag = f"kakoi-test:{name}"
-    # Tests run in several processes; who needs the small one does not wait for the big one.
+    # Tests run in several processes. Each image has a lock, so the small one need not wait for the
+    # big one.
     with (CACHE / f"image-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         said = kakoi(
@@ -35,12 +39,12 @@ def base() -> str:
 
 
 def full() -> str:
-    """With Go, Java and more. On a new machine it takes minutes, most of them of the network."""
+    """With Go, Java and more. The first build takes minutes, mostly for downloads."""
     return build("full")
 
 
 def tools() -> str:
-    """With cargo, and with maven and a repository of the plugins that it needs to download anything."""
+    """With cargo, and with maven and a repository of the plugins that it needs for downloads."""
     names = [f"libmaven-{each}-plugin-java" for each in _MAVEN]
     return build("base", "cargo", "junit4", "maven", *names, name="tools")
 

@@ -1,4 +1,4 @@
-"""The images that tests build, and a container of the smallest one."""
+"""The images that tests build, and a container from the smallest one."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.doors.conftest import has_engine
+from tests.cli.conftest import has_engine
 from tests.images import built
 from tests.images.boxes import LABEL, Box, docker
 
@@ -42,7 +42,7 @@ def tools_image(image: str) -> str:
 
 @pytest.fixture
 def box(image: str) -> Iterator[Box]:
-    """A container of it that waits, as its own user."""
+    """A waiting container from the image, running as the image's user."""
     argv = ["run", "-d", "--label", LABEL, "--network", "none", "--init", image, "sleep", "600"]
     name = docker(*argv).stdout.strip()
     try:

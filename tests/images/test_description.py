@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.backends.docker.engine import Engine
 from kakoi.errors import SandboxError
-from kakoi.images.building import Builder, Order, find_sources, mmdebstrap_args
-from kakoi.images.description import FOLDER, archive, contents, files, image_settings, key_of
+from kakoi.images.build import Builder, BuildSpec, find_sources, mmdebstrap_args
+from kakoi.images.description import FOLDER, archive, content_key, contents, files, image_settings
 from kakoi.process import ProcessExecutor
-from kakoi.sandbox.docker_engine import Engine
 from tests.fakes import ScriptedExecutor, answer
 from tests.tasks.hosting import wait_until
 
 DOCKERFILE = (FOLDER / "Dockerfile").read_text()
-BASE = Order(variant="base", name="x:base")
+BASE = BuildSpec(variant="base", name="x:base")
 
 
 def listed_by_setup(variant: str, kind: str, folder: Path) -> list[str]:
@@ -64,10 +64,14 @@ def test_the_settings_of_the_dockerfile_hold_without_it() -> None:
 
 
 def test_another_description_is_another_key() -> None:
-    assert key_of(files(), "base") == key_of(files(), "base")
-    keys = {key_of(files(), "base"), key_of(files(), "full"), key_of(files(apt=["jq"]), "base")}
+    assert content_key(files(), "base") == content_key(files(), "base")
+    keys = {
+        content_key(files(), "base"),
+        content_key(files(), "full"),
+        content_key(files(apt=["jq"]), "base"),
+    }
     assert len(keys) == 3
-    assert BASE.all_labels["kakoi.key"] != Order(variant="base", name="x", uid=7).all_labels["kakoi.key"]  # fmt: skip
+    assert BASE.all_labels["kakoi.key"] != BuildSpec(variant="base", name="x", uid=7).all_labels["kakoi.key"]  # fmt: skip
 
 
 def test_a_build_is_fed_everything_once(tmp_path: Path) -> None:
@@ -78,15 +82,15 @@ def test_a_build_is_fed_everything_once(tmp_path: Path) -> None:
     assert {"Dockerfile", "setup.sh", "install.sh", "allowlist/pip.txt"} <= set(names)
 
 
-async def build(executor: ScriptedExecutor, order: Order) -> None:
+async def build(executor: ScriptedExecutor, spec: BuildSpec) -> None:
     builder = Builder(Engine(executor, program="docker"), ProcessExecutor(), {})
-    await builder.build(order)
+    await builder.build(spec)
 
 
 @pytest.mark.anyio
 async def test_with_a_registry_the_dockerfile_is_built() -> None:
     executor = ScriptedExecutor(scripted={"build": answer()})
-    await build(executor, Order(variant="full", name="x:1", uid=7, base="other:1"))
+    await build(executor, BuildSpec(variant="full", name="x:1", uid=7, base="other:1"))
     (call,) = executor.called("build")
     assert call[:6] == ["docker", "build", "--tag", "x:1", "--target", "full"]
     assert call[-5:] == ["--build-arg", "AGENT_UID=7", "--build-arg", "BASE=other:1", "-"]
@@ -153,8 +157,8 @@ async def test_a_build_that_fails_does_not_disturb_another_of_the_same(
 
 
 def test_without_a_registry_the_same_setup_runs(tmp_path: Path) -> None:
-    order = Order(variant="base", name="x", apt=["jq"], uid=7, sources=Path("/s"))
-    words = mmdebstrap_args(order, Path("/f.tar"), Path("/t.tar"))
+    spec = BuildSpec(variant="base", name="x", apt=["jq"], uid=7, sources=Path("/s"))
+    words = mmdebstrap_args(spec, Path("/f.tar"), Path("/t.tar"))
     assert f"--include={','.join([*contents('base').apt, 'jq'])}" in words
     assert any("AGENT_UID=7 sh /opt/kakoi-image/setup.sh base" in word for word in words)
     assert words[-3:] == ["bookworm", "/t.tar", "/s"]

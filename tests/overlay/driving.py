@@ -1,4 +1,4 @@
-"""Real overlays, as root and as a normal user: steps, done by a process of that user's."""
+"""Real overlays, as root and as a normal user. A process of that user runs the steps."""
 
 import contextlib
 import json
@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.backends.boxes import AS_USER, GROUP, IS_ROOT, USER, WAIT_S, Box, Kind, a_box
 from tests.library import readable_library
-from tests.sandbox.boxes import AS_USER, GROUP, IS_ROOT, USER, WAIT_S, Box, Kind, a_box
 
 DRIVER = """
 import asyncio, dataclasses, json, sys
 from kakoi.errors import KakoiError
 from kakoi.overlay import Overlay
-from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
 
 workspace, folder = sys.argv[1:3]
 overlay = Overlay(workspace, folder)
@@ -53,7 +53,7 @@ print(json.dumps(said))
 
 @dataclass(frozen=True)
 class Project:
-    """A workspace with an overlay of its own, and who works on it."""
+    """A workspace with its own overlay, and its user."""
 
     box: Box
 
@@ -70,7 +70,7 @@ class Project:
         return next(self.overlays.iterdir()) / "layers"
 
     def write(self, name: str, text: str | bytes = "", mode: int = 0o644) -> Path:
-        """A file of the project, of its owner."""
+        """Write a file of the project, owned by the project's owner."""
         path = self.path / name
         for folder in reversed(path.relative_to(self.path).parents[:-1]):
             (self.path / folder).mkdir(exist_ok=True)
@@ -86,7 +86,7 @@ class Project:
             os.chown(path, status.st_uid, status.st_gid)
 
     def do(self, *steps: Sequence[Any], **options: Any) -> list[Any]:
-        """Each step is the name of a method and its arguments; `options` go to the last one."""
+        """Run the steps. Each is a method name with arguments; `options` go to the last one."""
         told = [[name, words, {}] for name, *words in steps]
         told[-1][2] = options
         done = subprocess.run(
@@ -112,14 +112,14 @@ class Project:
         return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": library, "LANG": "C.UTF-8"}
 
     def run(self, command: str) -> str:
-        """Run it inside; returns what it wrote."""
+        """Run the command inside and return its output."""
         (came,) = self.do(("run", command))
         assert isinstance(came, list), came
         assert came[0] == 0, came
         return str(came[1])
 
     def changes(self) -> dict[str, str]:
-        """Paths, and the first letter of what happened to each."""
+        """Return the changed paths, each with the first letter of its kind of change."""
         (came,) = self.do(("changes",))
         return {each["path"]: each["kind"][0].upper() for each in came}
 

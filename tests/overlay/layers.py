@@ -1,4 +1,4 @@
-"""Overlays whose layers are written by hand: what a kernel would leave, without a sandbox."""
+"""Overlays with handmade layers, as a kernel would leave them, without a sandbox."""
 
 import os
 import shutil
@@ -25,14 +25,14 @@ class Desk:
 
     @property
     def upper(self) -> Path:
-        """The layer that is written to."""
+        """The writable layer."""
         overlay = self.overlay
         mounts = overlay.open()
         overlay.close()
         return Path(mounts.folder, mounts.stack[0])
 
     def apply(self, *paths: str, force: bool = False) -> tuple[list[str], dict[str, str]]:
-        """What was done, and what was refused and why."""
+        """Apply the paths. Returns the applied ones, and the refused ones with reasons."""
         applied = self.overlay.apply(paths, force=force)
         return list(applied.done), dict(applied.refused)
 
@@ -55,20 +55,20 @@ def write(path: Path, text: str | bytes = "") -> Path:
 
 
 def white_out(path: Path) -> None:
-    """Say that what is below is deleted."""
+    """Mark the path as deleted from the lower layer."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mknod(path, 0o020000, os.makedev(0, 0))
 
 
 def make_opaque(path: Path) -> Path:
-    """Hide all that is below a directory."""
+    """Make a directory hide its contents in the lower layer."""
     path.mkdir(parents=True, exist_ok=True)
     os.setxattr(path, "user.overlay.opaque", b"y")
     return path
 
 
 def copied_up(path: Path, text: str) -> Path:
-    """A file that was in the project before it was written to."""
+    """Create a file in the layer that the project already had."""
     write(path, text)
     os.setxattr(path, "user.overlay.origin", b"somewhere")
     return path

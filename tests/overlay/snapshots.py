@@ -1,4 +1,4 @@
-"""A tree as a value. The text of `SNAPSHOT` is run inside of sandboxes as well."""
+"""A directory tree as a value. The source in `SNAPSHOT` also runs inside sandboxes."""
 
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,15 @@ def snapshot(root):
 
 
 def snapshot(root: Path) -> dict[str, list[Any]]:
-    """What is in the tree: types, permissions, bytes, targets, and which names are one file."""
+    """Return the contents of the tree: types, modes, bytes, link targets, and hard links."""
     space: dict[str, Any] = {}
-    exec(SNAPSHOT, space)  # noqa: S102 - our own text, which has to run elsewhere, too
+    exec(SNAPSHOT, space)  # noqa: S102 - our own source, which must also run elsewhere
     found: dict[str, list[Any]] = space["snapshot"](str(root))
     return found
 
 
 def exactly(root: Path) -> dict[str, tuple[int, ...]]:
-    """What nobody can change without a trace: everything that the file system knows of each path,
-    but when it was last read."""
+    """Return all metadata of each path except the access time, so that any change is visible."""
     found = {}
     for path in [root, *root.rglob("*")]:
         status = path.lstat()

@@ -118,6 +118,9 @@ def test_killed_at_any_step_it_can_be_repeated_and_nothing_is_lost(
 
         if not at_event(number, work, lambda: os.kill(os.getpid(), signal.SIGKILL)):
             break
+        # A renamed file has one of its names at every moment, or both.
+        names = [desk.project / name for name in ("gone", "moved")]
+        assert "gone\n" in [path.read_text() for path in names if path.exists()], number
         _, refused = desk.apply()
         assert refused == {}, number
         assert snapshot(desk.project) == wanted, number
@@ -241,7 +244,7 @@ def test_what_changed_in_the_project_meanwhile_is_refused_by_itself(tmp_path: Pa
     done, refused = desk.apply()
     assert refused == {
         **dict.fromkeys(("a", "gone", "dir/new", "both"), MEANWHILE),
-        "dir": "it still holds what was not deleted",
+        "dir": "it still contains files that were not deleted",
     }
     assert {name: (desk.project / name).read_text() for name in mine} == before
     assert "b" in done
@@ -249,6 +252,47 @@ def test_what_changed_in_the_project_meanwhile_is_refused_by_itself(tmp_path: Pa
     assert (done, refused) == (["a", "both", "dir", "dir/new", "gone"], {})
     assert (desk.project / "a").read_text() == "new a\n"
     assert (desk.project / "also a").read_text() == "my own\n"
+
+
+@pytest.mark.parametrize("inside", ["changed", "deleted"])
+def test_what_changes_in_the_project_while_it_is_taken_over_is_refused(
+    tmp_path: Path, inside: str
+) -> None:
+    """It was looked at, and is written to when another path has been taken over already."""
+
+    def two(project: Path) -> None:
+        write(project / "first", "old\n")
+        write(project / "second", "old\n")
+
+    for number in range(1, 100):
+        desk = a_desk(tmp_path / str(number), two)
+        copied_up(desk.upper / "first", "new\n")
+        if inside == "changed":
+            copied_up(desk.upper / "second", "new\n")
+        else:
+            white_out(desk.upper / "second")
+        first, second = desk.project / "first", desk.project / "second"
+
+        def write_mine(first: Path = first, second: Path = second) -> None:
+            if first.read_text() == "new\n":
+                write(second, "own\n")
+                os.utime(second, (1, 1))
+                write(second.with_name("written"))
+
+        at_event(number, desk.overlay.apply, write_mine)
+        if second.with_name("written").exists():
+            break
+    assert (first.read_text(), second.read_text()) == ("new\n", "own\n")
+    assert desk.conflicts() == {"second": MEANWHILE}
+
+
+def test_an_attribute_that_a_directory_has_lost_inside_is_taken_from_it(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path, lambda project: write(project / "dir/file"))
+    os.setxattr(desk.project / "dir", "user.note", b"old")
+    (desk.upper / "dir").mkdir()
+    os.setxattr(desk.upper / "dir", "user.overlay.origin", b"somewhere")
+    assert desk.apply() == (["dir"], {})
+    assert os.listxattr(desk.project / "dir") == []
 
 
 def test_what_was_deleted_in_the_project_meanwhile_does_not_come_back_unasked(
@@ -275,9 +319,9 @@ def test_another_project_at_the_same_path_is_noticed(tmp_path: Path) -> None:
     change(desk.upper)
     desk.project.rename(tmp_path / "before")
     desk.project.mkdir()
-    with pytest.raises(Exception, match="another directory"):
+    with pytest.raises(Exception, match="is not the directory that the overlay was created for"):
         desk.overlay.changes()
-    with pytest.raises(Exception, match="another directory"):
+    with pytest.raises(Exception, match="is not the directory that the overlay was created for"):
         desk.overlay.apply()
     desk.overlay.discard()
     assert desk.overlay.changes() == []
@@ -323,7 +367,7 @@ def test_the_other_name_of_a_file_that_was_refused_is_taken_over_by_itself(tmp_p
     write(desk.project / "dir/mine", "new in the project")
     assert desk.apply() == (
         ["twin"],
-        {"dir": "it still holds what was not deleted", "dir/mine": MEANWHILE},
+        {"dir": "it still contains files that were not deleted", "dir/mine": MEANWHILE},
     )
     assert (desk.project / "twin").read_text() == "a file"
 
@@ -400,7 +444,7 @@ def test_a_tree_too_deep_to_be_read_is_refused_and_can_be_thrown_away(tmp_path: 
             os.chdir("d")
     finally:
         os.chdir(home)
-    with pytest.raises(Exception, match="nested too deep"):
+    with pytest.raises(Exception, match="nested too deeply"):
         desk.overlay.apply()
     desk.overlay.discard()
     assert desk.overlay.changes() == []

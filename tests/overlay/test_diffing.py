@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kakoi.overlay.diffing import _hunks, _lines, quoted
+from kakoi.overlay.diffs import _hunks, _lines, quoted
 from tests.overlay.layers import Desk, a_desk, copied_up, copy_of, white_out, write
 
 

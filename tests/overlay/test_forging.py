@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.boxes import IS_ROOT, SOME_KINDS, require_bubblewrap
 from tests.overlay.driving import Project, a_project
 from tests.overlay.layers import a_desk, white_out, write
 from tests.overlay.snapshots import exactly, snapshot
-from tests.sandbox.boxes import IS_ROOT, SOME_KINDS, require_bubblewrap
 
 MARKS = {
     "opaque": b"y",
@@ -103,7 +103,7 @@ def test_marks_in_the_project_itself_lead_nowhere(project: Project) -> None:
     assert secret.read_text() == "secret"
 
 
-def test_what_is_in_a_directory_that_was_shut_is_told_and_taken_over(project: Project) -> None:
+def test_what_is_in_a_directory_that_was_shut_is_reported_and_taken_over(project: Project) -> None:
     project.write("shut/file", "1")
     ran, changes, applied = project.do(
         (
@@ -134,7 +134,7 @@ def test_what_is_in_a_directory_that_was_shut_is_told_and_taken_over(project: Pr
     (project.path / "shut").chmod(0o700)
 
 
-def test_a_file_that_was_moved_into_another_directory_is_no_conflict(project: Project) -> None:
+def test_a_file_that_was_moved_into_another_directory_is_not_a_conflict(project: Project) -> None:
     project.write("a", "1")
     project.write("b", "2")
     project.write("there/c", "3")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.boxes import ROOTS, SOME_KINDS, WAIT_S, Kind, require_bubblewrap
 from tests.overlay.driving import Project, a_project
 from tests.overlay.snapshots import SNAPSHOT, exactly, snapshot
-from tests.sandbox.boxes import ROOTS, SOME_KINDS, WAIT_S, Kind, require_bubblewrap
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +49,7 @@ def fill(project: Project) -> None:
         project.write(name, name)
 
 
-def test_everything_that_commands_can_do_is_told_and_the_project_is_untouched(
+def test_everything_that_commands_can_do_is_reported_and_the_project_is_untouched(
     project: Project,
 ) -> None:
     fill(project)
@@ -188,7 +187,7 @@ def test_commands_can_reach_neither_the_project_nor_the_layers(project: Project)
 KILLED = """
 import asyncio, sys
 from kakoi.overlay import Overlay
-from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
 
 async def main():
     adapter = BubblewrapAdapter(sys.argv[1], overlay=Overlay(sys.argv[1], sys.argv[2]))
@@ -203,7 +202,7 @@ asyncio.run(main())
 
 
 def name_of_mount(project: Project) -> str:
-    status = project.layers.stat()
+    status = (project.layers / "work").stat()
     return f"kakoi:{status.st_dev}:{status.st_ino}"
 
 
@@ -225,16 +224,18 @@ def test_while_a_sandbox_has_it_nobody_else_does_and_after_a_kill_all_is_well(
     project.write("a", "project")
     argv = [*project.argv(KILLED), str(project.path), str(project.overlays)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=project.env, cwd="/") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"running\n"
-        name = name_of_mount(project)
-        assert having_mounted(name) != []
-        refused = project.do(("run", "true"), ("apply",), ("checkpoint", "x"), ("discard",))
-        for each in refused:
-            assert each["error"] == f"process {process.pid} is using the overlay of {project.path}"
-            assert each["hint"] == "wait until it has ended, or end it"
-        assert project.changes() == {"begun": "A"}
-        process.send_signal(signal.SIGKILL)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"running\n"
+            name = name_of_mount(project)
+            assert having_mounted(name) != []
+            why = f"process {process.pid} is using the overlay of {project.path}"
+            for each in project.do(("run", "true"), ("apply",), ("checkpoint", "x"), ("discard",)):
+                assert each["error"] == why
+                assert each["hint"] == "wait until it has ended, or stop it"
+            assert project.changes() == {"begun": "A"}
+        finally:
+            process.kill()
         process.wait(WAIT_S)
         said = project.do(("run", "cat begun"), ("apply",))
     assert said[0][1] == "begun\n"
@@ -266,11 +267,11 @@ def test_a_mount_in_the_project_is_refused(kind: Kind) -> None:
         (project.path / "m").mkdir()
         said = said_after_mounting(project, "tmpfs", project.path / "m")
         at = project.path / "m"
-        assert said["error"] == f"{at} is mounted in the project, where no overlay reaches"
+        assert said["error"] == f"{at} is mounted in the project; an overlay cannot include it"
 
 
 @pytest.mark.parametrize("kind", ROOTS)
-def test_a_file_system_that_can_hold_no_overlay_is_told_with_the_way_out(kind: Kind) -> None:
+def test_a_file_system_that_can_hold_no_overlay_is_reported_with_the_way_out(kind: Kind) -> None:
     with a_project(kind) as project:
         for name in ("lower", "upper", "work"):
             (project.path.parent / name).mkdir()
@@ -278,5 +279,5 @@ def test_a_file_system_that_can_hold_no_overlay_is_told_with_the_way_out(kind: K
         folders = f"lowerdir={above}/lower,upperdir={above}/upper,workdir={above}/work"
         for what in ("ramfs", f"overlay -o {folders}"):
             said = said_after_mounting(project, what, project.overlays)
-            assert "no copy-on-write here" in said["error"]
+            assert "copy-on-write is unavailable" in said["error"]
             assert "KAKOI_OVERLAYS" in said["hint"]

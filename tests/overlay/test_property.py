@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.backends.boxes import GROUP, SOME_KINDS, USER, Kind, require_bubblewrap
 from tests.overlay.driving import Project, a_project
 from tests.overlay.snapshots import SNAPSHOT, exactly, snapshot
-from tests.sandbox.boxes import GROUP, SOME_KINDS, USER, Kind, require_bubblewrap
 
 # One edit after the other; those that are not possible are not done.
 EDIT = """

@@ -1,4 +1,4 @@
-"""The installer as a shell script, in each shell that images have."""
+"""The installer script, in each shell that images have."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from tests.packages.names import LISTS
 from tests.packages.script import SHELLS, Script, a_script
 
-# Debian's `sh` reads it in the images that we build; others may have busybox's.
+# Debian's `sh` runs it in kakoi's images. Other images may have busybox's.
 _AGAIN = pytest.mark.extended("repetition: the same script, read by another shell")
 _SHELLS = [pytest.param(each, id=each, marks=() if each == "dash" else _AGAIN) for each in SHELLS]
 
@@ -20,7 +20,7 @@ def shared_script(request: pytest.FixtureRequest) -> Iterator[Script]:
 
 @pytest.fixture
 def script(shared_script: Script) -> Script:
-    """With the usual lists, and nothing left of an earlier test."""
+    """The script with the default lists, reset after earlier tests."""
     for kind, text in LISTS.items():
         shared_script.write_list(kind, text)
     shared_script.mend_managers()

@@ -1,4 +1,4 @@
-"""Names of packages: good ones, and what should never pass for one."""
+"""Package names: valid ones, and strings that must never be accepted as one."""
 
 from typing import Final
 
@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from kakoi.packages.allowlist import Ecosystem
 
 LISTS: Final[dict[Ecosystem, str]] = {
-    "apt": "curl\ngit\njq=1.6-2.1\nlibstdc++6\n",
-    "pip": "requests\nFlask_Login==0.6.3\npytest\nzope.interface\n",
-    "npm": "typescript\n@types/node@20\neslint\nJSONStream\n@scope/pkg\n",
+    "apt": "curl=*\ngit\njq=1.6-2.1\nlibstdc++6\n",
+    "pip": "requests\nFlask_Login==0.6.3\npytest==*\nzope.interface\n",
+    "npm": "typescript@*\n@types/node@20\neslint\nJSONStream\n@scope/pkg@*\n",
 }
 
-# Of each type: what may be asked for with the lists above, and what is then asked of the manager.
+# Per ecosystem: a request that the lists above allow, and the argument for the package manager.
 ALLOWED: Final[list[tuple[Ecosystem, str, str]]] = [
     ("apt", "curl", "curl"),
     ("apt", "curl=7.88.1-10+deb12u8", "curl=7.88.1-10+deb12u8"),
@@ -21,12 +21,13 @@ ALLOWED: Final[list[tuple[Ecosystem, str, str]]] = [
     ("apt", "libstdc++6", "libstdc++6"),
     ("pip", "requests", "requests"),
     ("pip", "Requests", "Requests"),
-    ("pip", "requests==2.32", "requests==2.32"),
-    ("pip", "requests==0", "requests==0"),
     ("pip", "requests[socks]", "requests[socks]"),
-    ("pip", "requests[socks,use-chardet-on-py3]>=2,<3", "requests[socks,use-chardet-on-py3]>=2,<3"),
-    ("pip", "requests~=2.32.0", "requests~=2.32.0"),
-    ("pip", "requests==2.*", "requests==2.*"),
+    ("pip", "requests[socks,use-chardet-on-py3]", "requests[socks,use-chardet-on-py3]"),
+    ("pip", "pytest", "pytest"),
+    ("pip", "pytest==8.3", "pytest==8.3"),
+    ("pip", "PyTest[dev,extra]>=2,<3", "PyTest[dev,extra]>=2,<3"),
+    ("pip", "pytest~=8.3.0", "pytest~=8.3.0"),
+    ("pip", "pytest==8.*", "pytest==8.*"),
     ("pip", "flask-login", "flask-login==0.6.3"),
     ("pip", "FLASK.login==0.6.3", "FLASK.login==0.6.3"),
     ("pip", "zope-interface", "zope-interface"),
@@ -43,7 +44,7 @@ ALLOWED: Final[list[tuple[Ecosystem, str, str]]] = [
     ("npm", "JSONStream", "JSONStream"),
 ]
 
-# What names another package, another version, or something that is no package at all.
+# Requests for another package, for another version, or for something that is not a package.
 REFUSED: Final[list[tuple[Ecosystem, str]]] = [
     *(
         ("pip", name)
@@ -153,6 +154,20 @@ REFUSED: Final[list[tuple[Ecosystem, str]]] = [
             "\\requests",
         )
     ),
+    # A version only in the form that the list gives.
+    *(
+        ("pip", name)
+        for name in (
+            "requests==0",
+            "requests==2.32",
+            "requests>=2",
+            "requests[socks]~=2.32.0",
+            "requests==*",
+            "zope.interface==5.0",
+        )
+    ),
+    *(("npm", name) for name in ("eslint@9", "eslint@latest", "eslint@*", "JSONStream@1.x")),
+    *(("apt", name) for name in ("git=1:2.39.2-1", "libstdc++6=12", "git=*", "curl=*")),
     *(
         ("pip", name)
         for name in (
@@ -293,14 +308,14 @@ REFUSED: Final[list[tuple[Ecosystem, str]]] = [
 ]
 
 ECOSYSTEM: Final = st.sampled_from(["apt", "pip", "npm"])
-# Letters that mean something to a shell, a pattern, a package manager, a terminal or JSON.
+# Characters with a meaning for a shell, a pattern, a package manager, a terminal or JSON.
 _ODD: Final = "-._~^*=<>!,:;@/[](){}|&$`'\"\\#%?+ \t\n\r\x01\x1b\x7fé｜ｒеſ\u200b\u2028😀"
 _LISTED: Final = "requests flask-login Flask_Login typescript @types/node curl jq libstdc++6 zope.interface".split()
 
 
 @st.composite
 def nearly_listed(draw: st.DrawFn) -> str:
-    """A listed name with a few letters more, or fewer, or others."""
+    """A listed name with a few characters added, removed or replaced."""
     name = draw(st.sampled_from(_LISTED))
     for _ in range(draw(st.integers(0, 3))):
         place = draw(st.integers(0, len(name)))
@@ -318,7 +333,7 @@ HOSTILE: Final = st.one_of(
     st.sampled_from([name for _, name, _ in ALLOWED]),
 )
 
-# Names as their registries have them; what would be taken for a file is none.
+# Names as their registries allow them, except those that look like a file.
 _ARCHIVE: Final = r"(?i)\.(zip|whl|egg|tar|tgz|tbz|txz|tlz|gz|bz2|xz|lz|lzma)$"
 NAMES: Final[dict[Ecosystem, st.SearchStrategy[str]]] = {
     "apt": st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,12}", fullmatch=True),

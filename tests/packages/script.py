@@ -1,4 +1,4 @@
-"""install.sh with lists of a test's own, package managers that only say what they were asked, and
+"""install.sh with the test's own lists, fake package managers that only record their arguments, and
 a user who is not root."""
 
 import contextlib
@@ -22,7 +22,7 @@ AS_USER = (
     else []
 )
 SHELLS: Mapping[str, Sequence[str]] = {"dash": ["dash"], "busybox": ["busybox", "sh"]}
-# Everything that the script calls, as in an image that has nothing else.
+# Every program that the script calls, as in an image that has nothing else.
 APPLETS = (
     "sh id tr cut sed grep date env cat tail mktemp rm stat printf head mkdir mv ln chmod readlink"
 ).split()
@@ -46,7 +46,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Script:
-    """The script, in a folder of its own that everybody can reach."""
+    """The script, in its own folder that every user can reach."""
 
     folder: Path
     shell: str
@@ -85,14 +85,14 @@ class Script:
         return Ran(running.returncode, said.decode(errors="replace"))
 
     def calls(self) -> list[list[str]]:
-        """What the package managers were asked since the last time, each with its words."""
+        """Return the calls of package managers since the last time, each as its words."""
         path = self.folder / "home" / "calls"
         text = path.read_text() if path.exists() else ""
         path.unlink(missing_ok=True)
         return [call.splitlines() for call in text.split("\n\n") if call]
 
     def logged(self) -> list[dict[str, Any]]:
-        """What was written down since the last time."""
+        """Return the log entries since the last time."""
         found = []
         for path in sorted(self.logs.glob("install-*.jsonl")):
             found += [json.loads(line) for line in path.read_bytes().splitlines()]

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kakoi.packages.allowlist import AllowlistConfig, Ecosystem, InstallRequest, parse
-from kakoi.packages.install import Installed, Installer, Ran
-from kakoi.packages.logs import plain
+from kakoi.packages.installer import Installer, InstallReport, ManagerResult, plain
 from tests.packages.names import ECOSYSTEM, HOSTILE, LISTS, NAMES
 from tests.packages.script import Script
 
@@ -27,25 +26,25 @@ class Asked:
 
     wanted: list[str] = field(default_factory=list)
 
-    async def install(self, ecosystem: Ecosystem, wanted: str) -> Ran:
+    async def install(self, ecosystem: Ecosystem, wanted: str) -> ManagerResult:
         self.wanted.append(wanted)
-        return Ran(0)
+        return ManagerResult(0)
 
 
 def by_library(
     kind: Ecosystem, text: str, packages: list[str]
-) -> tuple[list[Installed], list[str]]:
+) -> tuple[list[InstallReport], list[str]]:
     asked = Asked()
     lists = AllowlistConfig(**{kind: parse(kind, text)})
     installer = Installer(lists, asked, log=None, clock=lambda: datetime.now(UTC))
 
-    async def install() -> list[Installed]:
+    async def install() -> list[InstallReport]:
         return [await installer.install(InstallRequest(kind, each)) for each in packages]
 
     return asyncio.run(install()), asked.wanted
 
 
-def both(script: Script, kind: Ecosystem, text: str, packages: list[str]) -> list[Installed]:
+def both(script: Script, kind: Ecosystem, text: str, packages: list[str]) -> list[InstallReport]:
     """The answers of the library, after it was seen that the script has the same."""
     script.write_list(kind, text)
     ran = script(kind, *packages)

@@ -104,7 +104,7 @@ def test_a_file_that_names_the_usual_encoding_is_installed(cookie: str) -> None:
     text = f"{cookie}\nrequests==2 ; python_version > '3' --hash=sha256:ab\n# ü\n\n"
     found = check_manifest("requirements.txt", text.encode(), CONFIG)
     assert found.objections == ()
-    assert found.lines == ("requests==2 ; python_version > '3' --hash=sha256:ab",)
+    assert found.text == "requests==2 ; python_version > '3' --hash=sha256:ab\n"
 
 
 _LINES = st.one_of(
@@ -122,9 +122,9 @@ def test_pip_finds_in_what_it_is_given_what_was_checked(lines: list[str], coding
     data = "\n".join(lines).encode(coding, "replace")
     found = check_manifest("requirements.txt", data, CONFIG)
     if found.objections:
-        assert found.lines == ()
+        assert found.text == ""
         return
-    given_to_pip = "\n".join(found.lines).encode("ascii")
+    given_to_pip = found.text.encode("ascii")
     with tempfile.TemporaryDirectory() as folder:
         for requirement in read_by_pip(Path(folder), given_to_pip):
             name = requirement.partition(";")[0].strip()

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.config.loading import load_settings
-from kakoi.config.policies import policy_from
-from kakoi.config.settings import PolicySettings
 from kakoi.errors import ConfigurationError
 from kakoi.policy.decide import decide
 from kakoi.policy.profiles import PROFILES
 from kakoi.policy.rules import Verdict
+from kakoi.settings.loader import load_settings
+from kakoi.settings.model import PolicySettings
+from kakoi.settings.policy import policy_from
 
 DIRECT = [
     *(

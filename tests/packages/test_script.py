@@ -53,13 +53,33 @@ def test_nothing_is_asked_of_a_package_manager_for_what_is_not_listed(
 
 
 @pytest.mark.requirement("E-015")
-def test_a_failed_installation_is_told_with_its_reason(script: Script) -> None:
+def test_a_failed_installation_is_reported_with_its_reason(script: Script) -> None:
     script.break_managers('no "such" \\ thing\x1b[2J\n\tat https://me:pw@host/x\n')
     assert script("pip", "requests").status == 2
     (entry,) = script.logged()
     assert entry["status"] == "failed"
     assert entry["error"] == 'exit status 1: no "such" \\ thing?[2J  at https://host/x'
     assert isinstance(entry["duration_ms"], int)
+
+
+def test_who_may_not_use_apt_is_told_who_can(script: Script) -> None:
+    script.break_managers("E: are you root?\n")
+    ran = script("apt", "curl")
+    assert ran.status == 2
+    way = f"kakoi install --container {os.uname().nodename} apt curl"
+    assert f"apt needs root; from outside: {way} (or in the image:" in ran.stderr
+    assert way in script.logged()[0]["error"]
+    script.write_list("pip", "requests\n")
+    assert "kakoi install" not in script("pip", "requests").stderr
+
+
+@pytest.mark.requirement("E-020")
+@pytest.mark.parametrize("package", ["requests==0", "requests>=2"])
+def test_a_version_that_the_list_does_not_give_is_refused(script: Script, package: str) -> None:
+    ran = script("pip", package)
+    assert ran.status == 1
+    assert f"not on the list: {package} (a version only as listed)" in ran.stderr
+    assert script.calls() == []
 
 
 @pytest.mark.requirement("E-016", "X-37", "Y-19")
@@ -75,7 +95,7 @@ def test_without_a_list_nothing_is_installed(script: Script) -> None:
 
 @pytest.mark.requirement("E-017", "X-37")
 @pytest.mark.parametrize("words", [["gem", "x"], ["", "x"], ["../pip", "x"], ["PIP", "requests"], [], ["pip"], ["\x1b[2J", "x"]])  # fmt: skip
-def test_a_type_that_does_not_exist_is_told_and_not_logged(
+def test_a_type_that_does_not_exist_is_reported_and_not_logged(
     script: Script, words: list[str]
 ) -> None:
     ran = script(*words)
@@ -156,7 +176,7 @@ def test_variables_that_name_another_source_are_not_passed_on(script: Script) ->
     assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "HOME", "LANG", "DEBIAN_FRONTEND"}
 
 
-def test_a_line_that_is_no_package_is_told(script: Script) -> None:
+def test_a_line_that_is_not_a_package_is_reported(script: Script) -> None:
     script.write_list("pip", "two names\r\nrequests\nx.zip\n")
     ran = script("pip", "requests")
     assert ran.status == 0
@@ -177,11 +197,11 @@ def test_pip_gets_a_virtual_environment_if_there_is_none(script: Script) -> None
     made = script.folder / "home" / "made"
     shutil.rmtree(made, ignore_errors=True)
     fake = script.folder / "bin" / "python3"
-    fake.write_text('#!/bin/sh\necho "$*" >>"$HOME/made-by"\nmkdir -p "$3"\n')
+    fake.write_text('#!/bin/sh\necho "$*" >>"$HOME/made-by"\nmkdir -p "$4"\n')
     fake.chmod(0o755)
     assert script("pip", "requests", INSTALL_VENV=str(made)).status == 0
     fake.unlink()
-    assert (script.folder / "home" / "made-by").read_text() == f"-m venv {made}\n"
+    assert (script.folder / "home" / "made-by").read_text() == f"-I -m venv {made}\n"
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be led astray")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kakoi.policy.languages.awk import awk_effects
-from kakoi.policy.languages.embedded import Effect, EmbeddedEffect
+from kakoi.policy.effects.languages.awk import awk_effects
+from kakoi.policy.effects.languages.code_effect import CodeEffect, CodeEffectKind
 
-RUNS, WRITES, READS = Effect.RUNS, Effect.WRITES, Effect.READS
+RUNS, WRITES, READS = CodeEffectKind.RUNS, CodeEffectKind.WRITES, CodeEffectKind.READS
 
 HARMLESS = [
     "",
@@ -133,7 +133,7 @@ EFFECTS = [
     ('BEGIN { system("echo \\047hi\\047 \\"x\\"") }', [(RUNS, "echo 'hi' \"x\"")]),
     ('BEGIN { system("\\x69d") }', [(RUNS, None)]),
     ('BEGIN{print 1/2;system("id")}', [(RUNS, "id")]),
-    ('BEGIN { if (1) /"/; system("id"); "/" }', [(Effect.UNREADABLE, None)]),
+    ('BEGIN { if (1) /"/; system("id"); "/" }', [(CodeEffectKind.UNREADABLE, None)]),
     ('/"/ { system("id") } /"/', [(RUNS, "id")]),
     ('BEGIN { a = 1; print a /2; system("id") # /\n }', [(RUNS, "id")]),
     ('BEGIN { print a[1] / 2; system("id") # /\n }', [(RUNS, "id")]),
@@ -194,10 +194,10 @@ EFFECTS = [
     ('BEGIN { awk::ARGV[1] = "f" }', [(READS, "f")]),
     ('BEGIN { split("a b", ARGV) }', [(READS, None)]),
     ('BEGIN { sub(/^/, "/etc/passwd", ARGV[1]) }', [(READS, None)]),
-    ('BEGIN { SYMTAB["ARGV"][1] = "x" }', [(Effect.UNREADABLE, None)]),
-    ('@load "filefuncs"\nBEGIN { }', [(Effect.LOADS, "filefuncs")]),
-    ('@include "lib.awk"', [(Effect.LOADS, "lib.awk")]),
-    ('BEGIN { f = "system"; @f("id") }', [(Effect.UNREADABLE, None)]),
+    ('BEGIN { SYMTAB["ARGV"][1] = "x" }', [(CodeEffectKind.UNREADABLE, None)]),
+    ('@load "filefuncs"\nBEGIN { }', [(CodeEffectKind.LOADS, "filefuncs")]),
+    ('@include "lib.awk"', [(CodeEffectKind.LOADS, "lib.awk")]),
+    ('BEGIN { f = "system"; @f("id") }', [(CodeEffectKind.UNREADABLE, None)]),
     (
         'BEGIN { "date" | getline; print > "out"; system("id") }',
         [(RUNS, "date"), (WRITES, "out"), (RUNS, "id")],
@@ -222,8 +222,8 @@ UNREADABLE = [
 ]
 
 
-def shape(effects: tuple[EmbeddedEffect, ...]) -> list[tuple[Effect, str | None]]:
-    return [(effect.effect, effect.target) for effect in effects]
+def shape(effects: tuple[CodeEffect, ...]) -> list[tuple[CodeEffectKind, str | None]]:
+    return [(effect.kind, effect.target) for effect in effects]
 
 
 @pytest.mark.parametrize("program", HARMLESS)
@@ -233,14 +233,14 @@ def test_an_everyday_program_has_no_effect(program: str) -> None:
 
 @pytest.mark.parametrize(("program", "expected"), EFFECTS)
 def test_a_program_that_reaches_outside_is_reported(
-    program: str, expected: list[tuple[Effect, str | None]]
+    program: str, expected: list[tuple[CodeEffectKind, str | None]]
 ) -> None:
     assert shape(awk_effects(program)) == expected
 
 
 @pytest.mark.parametrize("program", UNREADABLE)
 def test_what_the_awks_read_differently_or_not_at_all_is_unreadable(program: str) -> None:
-    assert shape(awk_effects(program))[-1] == (Effect.UNREADABLE, None)
+    assert shape(awk_effects(program))[-1] == (CodeEffectKind.UNREADABLE, None)
 
 
 def test_the_snippet_starts_where_the_effect_does() -> None:

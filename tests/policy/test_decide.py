@@ -8,7 +8,7 @@ from kakoi.errors import (
     EmptyCommandError,
     SecurityError,
 )
-from kakoi.policy.decide import Decision, decide
+from kakoi.policy.decide import Decision, decide, known_decision
 from kakoi.policy.profiles import load_policy
 from kakoi.policy.rules import Verdict
 
@@ -21,6 +21,23 @@ def judged(command: str, profile: str = "coding-agent") -> Decision:
 
 def verdict(command: str, profile: str = "coding-agent") -> str:
     return judged(command, profile).verdict.value
+
+
+@pytest.mark.parametrize("command", ["cat known-to-nobody", "sudo known-to-nobody"])
+def test_a_decision_is_known_once_it_was_made_and_only_for_the_same_question(command: str) -> None:
+    policy = load_policy("coding-agent")
+    assert known_decision(policy, command, cwd=CWD, read_by="bash") is None
+    decided = decide(policy, command, cwd=CWD)
+    assert known_decision(policy, command, cwd=CWD, read_by="bash") is decided
+    assert known_decision(policy, command, cwd="/elsewhere", read_by="bash") is None
+    assert known_decision(policy, command, cwd=CWD, read_by="sh") is None
+    assert known_decision(load_policy("shell"), command, cwd=CWD, read_by="bash") is None
+
+
+def test_a_long_text_is_decided_each_time() -> None:
+    policy, command = load_policy("coding-agent"), "echo " + "x" * 5000
+    assert decide(policy, command, cwd=CWD).verdict is Verdict.ALLOW
+    assert known_decision(policy, command, cwd=CWD, read_by="bash") is None
 
 
 # ── spec A ──
@@ -151,7 +168,7 @@ def test_services_and_other_processes_are_refused(program: str) -> None:
     assert verdict(f"{program} x") == "deny"
 
 
-def test_everything_found_is_told_worst_first() -> None:
+def test_all_findings_are_listed_worst_first() -> None:
     decision = judged("git push && ls > /etc/x; frobnicate")
     assert [f.verdict.value for f in decision.findings] == ["deny", "deny", "ask"]
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakoi.policy.languages.embedded import Effect, EmbeddedEffect
-from kakoi.policy.languages.inline_code import inline_code_effects
+from kakoi.policy.effects.languages.code_effect import CodeEffect, CodeEffectKind
+from kakoi.policy.effects.languages.inline import inline_code_effects
 
-RUNS, WRITES, DELETES = Effect.RUNS, Effect.WRITES, Effect.DELETES
-LOADS, UNREADABLE = Effect.LOADS, Effect.UNREADABLE
+RUNS, WRITES, DELETES = CodeEffectKind.RUNS, CodeEffectKind.WRITES, CodeEffectKind.DELETES
+LOADS, UNREADABLE = CodeEffectKind.LOADS, CodeEffectKind.UNREADABLE
 LANGUAGES = ["python", "node", "ruby", "perl", "php"]
 
 HARMLESS_PYTHON = [
@@ -343,14 +343,14 @@ EFFECTS_OTHERS = [
 ]
 
 
-def shape(language: str, code: str) -> list[tuple[Effect, str | None]]:
-    return [(found.effect, found.target) for found in inline_code_effects(language, code)]
+def shape(language: str, code: str) -> list[tuple[CodeEffectKind, str | None]]:
+    return [(found.kind, found.target) for found in inline_code_effects(language, code)]
 
 
-def _more_than_reading(language: str, code: str) -> list[EmbeddedEffect]:
+def _more_than_reading(language: str, code: str) -> list[CodeEffect]:
     """A file that is read is named, so that a secret is seen; it is no harm by itself."""
     effects = inline_code_effects(language, code)
-    return [each for each in effects if each.effect is not Effect.READS]
+    return [each for each in effects if each.kind is not CodeEffectKind.READS]
 
 
 @pytest.mark.parametrize("code", HARMLESS_PYTHON)
@@ -370,14 +370,14 @@ def test_everyday_scripts_of_other_languages_do_no_more_than_read(language: str,
 
 @pytest.mark.parametrize(("code", "expected"), EFFECTS_PYTHON)
 def test_what_python_reaches_for_is_noticed(
-    code: str, expected: list[tuple[Effect, str | None]]
+    code: str, expected: list[tuple[CodeEffectKind, str | None]]
 ) -> None:
     assert shape("python", code) == expected
 
 
 @pytest.mark.parametrize(("language", "code", "expected"), EFFECTS_OTHERS)
 def test_what_other_languages_reach_for_is_noticed(
-    language: str, code: str, expected: list[tuple[Effect, str | None]]
+    language: str, code: str, expected: list[tuple[CodeEffectKind, str | None]]
 ) -> None:
     assert shape(language, code) == expected
 

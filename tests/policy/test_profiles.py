@@ -1,15 +1,28 @@
 """Profiles, lists and rules: what a user may change, and what stays as it is."""
 
+import json
 from collections.abc import Iterator
-from typing import get_args
+from pathlib import Path
+from typing import Final, get_args
 
 import pytest
 
-from kakoi.errors import ConfigurationError
-from kakoi.policy.catalogue import COMMANDS
+from kakoi.errors import CommandNotAllowedError, ConfigurationError
 from kakoi.policy.decide import decide
+from kakoi.policy.default_commands import COMMANDS
+from kakoi.policy.description import policy_as_dict, policy_as_text
+from kakoi.policy.effects.arguments import Spec, Style
+from kakoi.policy.effects.invocation_effects import (
+    _PLAIN_OPERANDS,
+    _READERS,
+    _REFINEMENTS,
+    _RUNNING_OPERANDS,
+)
+from kakoi.policy.effects.programs import PLAIN, known_programs, spec_of
+from kakoi.policy.file_access import FileAccess, FileAction, decide_access
 from kakoi.policy.judging.judge import _HANDLERS
 from kakoi.policy.profiles import (
+    DEFAULT_PROFILE,
     PROFILES,
     AllowedCommands,
     _known_effects,
@@ -19,15 +32,11 @@ from kakoi.policy.profiles import (
     rule_from,
     tightened,
 )
-from kakoi.policy.programs import PLAIN, known_programs, spec_of
-from kakoi.policy.reading.arguments import Spec, Style
-from kakoi.policy.reading.effects import (
-    _PLAIN_OPERANDS,
-    _READERS,
-    _REFINEMENTS,
-    _RUNNING_OPERANDS,
-)
 from kakoi.policy.rules import Verdict
+from kakoi.settings.model import PolicySettings
+from kakoi.settings.policy import policy_from
+
+CORPUS: Final = Path(__file__).parent / "corpus"
 
 PROMPT = """\
 Build/Package Management: npm, yarn, pnpm, pip, pip3, conda, mamba, python, python3, go, cargo, maven, gradle, make, cmake, bundle, gem, composer, dotnet
@@ -197,7 +206,7 @@ def test_an_added_program_is_still_judged_by_its_arguments() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_shipped_rule_has_examples_both_ways(profile: str) -> None:
     policy = load_policy(profile)
-    assert policy.rules
+    assert policy.rules or profile == "open"
     for rule in policy.rules:
         assert rule.match, rule.id
         assert rule.not_match, rule.id
@@ -268,7 +277,10 @@ def test_a_mistake_in_a_rule_names_the_fix(data: dict[str, object], says: str) -
     [
         ({"flags": ["--all"]}, "names neither `commands` nor `effects`"),
         ({"effects": ["writes-outsid"]}, "did you mean `writes-outside`"),
-        ({"commands": ["ls"], "operands": ["(x"]}, "'\\(x' of `operands` is no regular expression"),
+        (
+            {"commands": ["ls"], "operands": ["(x"]},
+            "'\\(x' in `operands` is not a valid regular expression",
+        ),
         ({"commands": [""]}, "it must be a text or a list of texts"),
         ({"commands": 5}, "commands is 5; it must be a text or a list of texts"),
         ({"commands": ["ls"], "match": {"a": "b"}}, "it must be a text or a list of texts"),
@@ -320,7 +332,7 @@ def specs() -> Iterator[tuple[str, Spec]]:
 def test_every_word_of_the_data_means_something() -> None:
     """One that is misspelled would mean nothing, and so allow."""
     effects = {*_known_effects(), *_HANDLERS, *_REFINEMENTS}
-    effects |= {"none", "runs-rest", "after-colon-writes"}
+    effects |= {"none", "runs-rest", "after-colon-writes", "after-colon-reads"}
     operands = {*_PLAIN_OPERANDS, *_RUNNING_OPERANDS, "copies", "moves", "input-output"}
     operands |= {"not-a-format", "git-urls", "text", "none", "code-node", "code-ruby"}
     operands |= {"runs-script", "runs-script-named"}
@@ -331,3 +343,108 @@ def test_every_word_of_the_data_means_something() -> None:
         assert spec.other in operands | {""}, name
         assert not spec.reader or spec.reader in _READERS, name
         assert spec.style in get_args(Style), name
+
+
+# --- The profile that refuses nothing --------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", sorted(CORPUS.glob("*.jsonl")), ids=lambda file: file.name)
+def test_under_open_every_command_that_could_run_may_run(file: Path) -> None:
+    policy = load_policy("open")
+    for line in file.read_text().splitlines():
+        command = json.loads(line)["command"]
+        decision = decide(policy, command)
+        if decision.allowed:
+            assert {finding.rule for finding in decision.findings} <= {"unreadable"}, command
+        else:
+            nothing = decision.findings[0].rule == "empty-command"
+            assert nothing or "\0" in command or len(command.encode()) > 64 * 1024, command
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo 'never closed",
+        "if true; then ls",
+        "bash -c 'if'",
+        "a\x01b",
+        "\u202e",
+        "x\udcff",
+        "(" * 99,
+    ],
+)
+def test_under_open_what_cannot_be_read_may_run_and_is_marked(command: str) -> None:
+    decision = decide(load_policy("open"), command)
+    assert decision.allowed
+    assert [(each.rule, each.verdict, each.hint) for each in decision.findings] == [
+        ("unreadable", Verdict.ALLOW, "")
+    ]
+    assert decide(load_policy(), command).verdict is Verdict.DENY
+
+
+def test_under_open_a_text_for_any_shell_may_run_too() -> None:
+    decision = decide(load_policy("open"), "[[ a < b ]] && ((x))", read_by="sh")
+    assert decision.allowed
+
+
+@pytest.mark.parametrize("command", ["", "  ", "# remark", "a\0b", "\x01\0", "x" * (64 * 1024 + 1)])
+def test_under_open_what_no_shell_could_run_is_still_an_error(command: str) -> None:
+    decision = decide(load_policy("open"), command)
+    assert decision.verdict is Verdict.DENY
+    assert str(decision.error())
+
+
+@pytest.mark.parametrize("action", ["read", "list", "write", "remove"])
+def test_under_open_every_file_access_is_allowed(action: FileAction) -> None:
+    for path in ("/etc/shadow", "/", "/dev/sda", "../../x", ".git/hooks/x", "-rf", "/dev/tcp/a/1"):
+        assert decide_access(load_policy("open"), FileAccess(action, path)).findings == ()
+        move = FileAccess("move", path, "/etc/x")
+        assert decide_access(load_policy("open"), move).findings == ()
+    everything = FileAccess("remove", "/", recursive=True)
+    assert decide_access(load_policy("open"), everything).findings == ()
+
+
+def test_under_open_what_is_excluded_or_blocked_stays_so() -> None:
+    policy = policy_from(
+        PolicySettings(
+            profile="open",
+            exclude=("curl", "grep"),
+            blocked=("git push",),
+            block_patterns=("--no-verify",),
+            packages="allowlist",
+            rules=({"id": "r", "verdict": "ask", "effects": ["writes-outside"], "reason": "no"},),
+        ),
+        roots=["/w"],
+        origin="test",
+    )
+    refused = ["curl x", "env curl x", "sh -c 'curl x'", "egrep x", "git push -f", "x --no-verify", "pip install x"]  # fmt: skip
+    for command in refused:
+        assert decide(policy, command).verdict is Verdict.DENY, command
+    assert isinstance(decide(policy, "curl x").error(), CommandNotAllowedError)
+    assert decide(policy, "touch /etc/x").verdict is Verdict.ASK
+    assert decide_access(policy, FileAccess("write", "/etc/x")).verdict is Verdict.ASK
+    assert decide(policy, "git status; wget x").allowed
+
+
+def test_open_has_no_list_that_another_could_replace() -> None:
+    lists = AllowedCommands(use_default=False, custom_list=("ls",))
+    with pytest.raises(ConfigurationError, match="the profile open has no list of programs"):
+        load_policy("open", allowed=lists)
+    added = load_policy("open", allowed=AllowedCommands(additional=("frob",)))
+    assert decide(added, "frob; curl x").allowed
+
+
+def test_open_is_never_the_default() -> None:
+    assert DEFAULT_PROFILE == "coding-agent"
+    assert not any(load_policy(name).is_open for name in PROFILES if name != "open")
+    assert not load_policy().is_open
+    assert PolicySettings().profile == DEFAULT_PROFILE
+
+
+def test_open_describes_itself() -> None:
+    policy = load_policy("open")
+    assert "every command is allowed unless a rule refuses it" in policy_as_text(policy)
+    assert policy_as_dict(policy)["any_command"] is True
+    assert policy_as_dict(policy)["unreadable"] == "allow"
+    assert policy_as_dict(load_policy())["any_command"] is False
+    assert prompt_commands(policy).startswith("Any command")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kakoi.policy.languages.embedded import Effect, EmbeddedEffect
-from kakoi.policy.languages.sed import sed_effects
+from kakoi.policy.effects.languages.code_effect import CodeEffect, CodeEffectKind
+from kakoi.policy.effects.languages.sed import sed_effects
 
 HARMLESS = [
     "",
@@ -124,47 +124,50 @@ HARMLESS = [
 ]
 
 EFFECTS = [
-    ("e", [(Effect.RUNS, None)]),
-    ("e date", [(Effect.RUNS, "date")]),
-    ("1e rm -rf /", [(Effect.RUNS, "rm -rf /")]),
-    ("e\\\nid", [(Effect.RUNS, "id")]),
-    ("/x/{e id\n}", [(Effect.RUNS, "id")]),
-    ("$!e id", [(Effect.RUNS, "id")]),
-    ("s/a/b/e", [(Effect.RUNS, None)]),
-    ("s/a/b/ge", [(Effect.RUNS, None)]),
-    ("s/a/b/2ep;p", [(Effect.RUNS, None)]),
-    ("s/.*/id/ e", [(Effect.RUNS, None)]),
-    ("s,[,],x,e", [(Effect.RUNS, None)]),
-    ("s/[\\]/x/e", [(Effect.RUNS, None)]),
-    ("s/\\[/]/e", [(Effect.RUNS, None)]),
-    ("w out.txt", [(Effect.WRITES, "out.txt")]),
-    ("w/etc/passwd", [(Effect.WRITES, "/etc/passwd")]),
-    ("w out;p", [(Effect.WRITES, "out;p")]),
-    ("W out", [(Effect.WRITES, "out")]),
-    ("/a/,/b/w x", [(Effect.WRITES, "x")]),
-    ("/a/Iw x", [(Effect.WRITES, "x")]),
-    ("s/a/b/w out", [(Effect.WRITES, "out")]),
-    ("s/a/b/gpw /etc/cron.d/x", [(Effect.WRITES, "/etc/cron.d/x")]),
-    ("s/a/b/w /dev/stdout\nw x", [(Effect.WRITES, "x")]),
-    ("s/a/b/ew out", [(Effect.RUNS, None), (Effect.WRITES, "out")]),
-    ("w /dev/stdoutx", [(Effect.WRITES, "/dev/stdoutx")]),
-    ("r header.txt", [(Effect.READS, "header.txt")]),
-    ("0r header.txt", [(Effect.READS, "header.txt")]),
-    ("$r/etc/shadow", [(Effect.READS, "/etc/shadow")]),
-    ("R /etc/shadow", [(Effect.READS, "/etc/shadow")]),
-    ("a text\ne id", [(Effect.RUNS, "id")]),
-    ("a\\\\\ne id", [(Effect.RUNS, "id")]),
-    ("a\ne id", [(Effect.RUNS, "id")]),
-    ("a x\\\\\ne id", [(Effect.RUNS, "id")]),
-    ("a\\\none\\\ntwo\ne id", [(Effect.RUNS, "id")]),
-    ("# comment\\\ne id", [(Effect.RUNS, "id")]),
-    ("ba;e id\n:a", [(Effect.RUNS, "id")]),
-    (":a w x", [(Effect.WRITES, "x")]),
-    ("y/[/]/;e id", [(Effect.RUNS, "id")]),
-    ("s/x/y/;e id", [(Effect.RUNS, "id")]),
-    ("s/\\n/ /\ne id", [(Effect.RUNS, "id")]),
-    ("\\xaxe id", [(Effect.RUNS, "id")]),
-    ("e id\nr a\nw b", [(Effect.RUNS, "id"), (Effect.READS, "a"), (Effect.WRITES, "b")]),
+    ("e", [(CodeEffectKind.RUNS, None)]),
+    ("e date", [(CodeEffectKind.RUNS, "date")]),
+    ("1e rm -rf /", [(CodeEffectKind.RUNS, "rm -rf /")]),
+    ("e\\\nid", [(CodeEffectKind.RUNS, "id")]),
+    ("/x/{e id\n}", [(CodeEffectKind.RUNS, "id")]),
+    ("$!e id", [(CodeEffectKind.RUNS, "id")]),
+    ("s/a/b/e", [(CodeEffectKind.RUNS, None)]),
+    ("s/a/b/ge", [(CodeEffectKind.RUNS, None)]),
+    ("s/a/b/2ep;p", [(CodeEffectKind.RUNS, None)]),
+    ("s/.*/id/ e", [(CodeEffectKind.RUNS, None)]),
+    ("s,[,],x,e", [(CodeEffectKind.RUNS, None)]),
+    ("s/[\\]/x/e", [(CodeEffectKind.RUNS, None)]),
+    ("s/\\[/]/e", [(CodeEffectKind.RUNS, None)]),
+    ("w out.txt", [(CodeEffectKind.WRITES, "out.txt")]),
+    ("w/etc/passwd", [(CodeEffectKind.WRITES, "/etc/passwd")]),
+    ("w out;p", [(CodeEffectKind.WRITES, "out;p")]),
+    ("W out", [(CodeEffectKind.WRITES, "out")]),
+    ("/a/,/b/w x", [(CodeEffectKind.WRITES, "x")]),
+    ("/a/Iw x", [(CodeEffectKind.WRITES, "x")]),
+    ("s/a/b/w out", [(CodeEffectKind.WRITES, "out")]),
+    ("s/a/b/gpw /etc/cron.d/x", [(CodeEffectKind.WRITES, "/etc/cron.d/x")]),
+    ("s/a/b/w /dev/stdout\nw x", [(CodeEffectKind.WRITES, "x")]),
+    ("s/a/b/ew out", [(CodeEffectKind.RUNS, None), (CodeEffectKind.WRITES, "out")]),
+    ("w /dev/stdoutx", [(CodeEffectKind.WRITES, "/dev/stdoutx")]),
+    ("r header.txt", [(CodeEffectKind.READS, "header.txt")]),
+    ("0r header.txt", [(CodeEffectKind.READS, "header.txt")]),
+    ("$r/etc/shadow", [(CodeEffectKind.READS, "/etc/shadow")]),
+    ("R /etc/shadow", [(CodeEffectKind.READS, "/etc/shadow")]),
+    ("a text\ne id", [(CodeEffectKind.RUNS, "id")]),
+    ("a\\\\\ne id", [(CodeEffectKind.RUNS, "id")]),
+    ("a\ne id", [(CodeEffectKind.RUNS, "id")]),
+    ("a x\\\\\ne id", [(CodeEffectKind.RUNS, "id")]),
+    ("a\\\none\\\ntwo\ne id", [(CodeEffectKind.RUNS, "id")]),
+    ("# comment\\\ne id", [(CodeEffectKind.RUNS, "id")]),
+    ("ba;e id\n:a", [(CodeEffectKind.RUNS, "id")]),
+    (":a w x", [(CodeEffectKind.WRITES, "x")]),
+    ("y/[/]/;e id", [(CodeEffectKind.RUNS, "id")]),
+    ("s/x/y/;e id", [(CodeEffectKind.RUNS, "id")]),
+    ("s/\\n/ /\ne id", [(CodeEffectKind.RUNS, "id")]),
+    ("\\xaxe id", [(CodeEffectKind.RUNS, "id")]),
+    (
+        "e id\nr a\nw b",
+        [(CodeEffectKind.RUNS, "id"), (CodeEffectKind.READS, "a"), (CodeEffectKind.WRITES, "b")],
+    ),
 ]
 
 UNREADABLE = [
@@ -188,8 +191,8 @@ UNREADABLE = [
 ]
 
 
-def shape(effects: tuple[EmbeddedEffect, ...]) -> list[tuple[Effect, str | None]]:
-    return [(effect.effect, effect.target) for effect in effects]
+def shape(effects: tuple[CodeEffect, ...]) -> list[tuple[CodeEffectKind, str | None]]:
+    return [(effect.kind, effect.target) for effect in effects]
 
 
 def verdict_of_sed(script: str, folder: Path) -> str:
@@ -223,18 +226,21 @@ def test_an_everyday_script_has_no_effect(script: str) -> None:
 
 @pytest.mark.parametrize(("script", "expected"), EFFECTS)
 def test_a_command_that_reaches_outside_is_reported(
-    script: str, expected: list[tuple[Effect, str | None]]
+    script: str, expected: list[tuple[CodeEffectKind, str | None]]
 ) -> None:
     assert shape(sed_effects(script)) == expected
 
 
 @pytest.mark.parametrize("script", UNREADABLE)
-def test_what_is_no_sed_script_is_unreadable(script: str) -> None:
-    assert shape(sed_effects(script)) == [(Effect.UNREADABLE, None)]
+def test_an_invalid_sed_script_is_unreadable(script: str) -> None:
+    assert shape(sed_effects(script)) == [(CodeEffectKind.UNREADABLE, None)]
 
 
 def test_what_came_before_an_unreadable_place_is_still_reported() -> None:
-    assert shape(sed_effects("e id\nk")) == [(Effect.RUNS, "id"), (Effect.UNREADABLE, None)]
+    assert shape(sed_effects("e id\nk")) == [
+        (CodeEffectKind.RUNS, "id"),
+        (CodeEffectKind.UNREADABLE, None),
+    ]
 
 
 def test_the_snippet_is_the_command_on_one_short_line() -> None:
@@ -294,7 +300,7 @@ def test_the_reading_agrees_with_sed(script: str, tmp_path_factory: pytest.TempP
     if verdict == "refused":
         assert effects
     if verdict == "accepted":
-        assert [effect for effect in effects if effect.effect is not Effect.UNREADABLE] == []
+        assert [effect for effect in effects if effect.kind is not CodeEffectKind.UNREADABLE] == []
 
 
 @given(script=st.text())

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kakoi.policy.parsing.parser import parse
 from kakoi.policy.parsing.script import Script
-from kakoi.policy.syntax import parse
-from kakoi.policy.words import Word, ansi_c_text, brace_words, make_word, unquoted_parts
+from kakoi.policy.parsing.words import Word, ansi_c_text, brace_words, make_word, unquoted_parts
 
 
 def first_word(text: str) -> Word:

@@ -1,4 +1,4 @@
-"""What the tests of processes share."""
+"""Fixtures for the tests of processes."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from kakoi import keeper
 from kakoi.errors import ExecutionError
-from kakoi.process import ProcessExecutor, keeping
-from kakoi.process.keeping import Record
+from kakoi.process import ProcessExecutor
+from kakoi.process import keeper_client as keeping
+from kakoi.process.keeper_client import KeeperRecord
+from kakoi.runner import keeper
 from tests.process.trees import TREES, Witness, tree_argv
 
 pytestmark = pytest.mark.anyio
@@ -143,7 +144,7 @@ def test_a_namesake_is_never_signalled(tree: subprocess.Popen[bytes]) -> None:
     assert tree.poll() is None
 
 
-def test_a_process_that_is_gone_is_no_error() -> None:
+def test_a_process_that_is_gone_is_not_an_error() -> None:
     process = subprocess.Popen(["true"])
     seen = keeper.look(process.pid)
     process.wait()
@@ -166,11 +167,13 @@ def test_a_process_that_is_gone_is_no_error() -> None:
     ],
 )
 def test_a_record_that_is_not_whole_is_none(line: bytes) -> None:
-    assert Record.parse(line) is None
+    assert KeeperRecord.parse(line) is None
 
 
 def test_a_record_is_read() -> None:
-    assert Record.parse(b"exited 3 12 4 1024 2 0\n") == Record("exited", 3, 12, 4, 1024, 2, 0)
+    assert KeeperRecord.parse(b"exited 3 12 4 1024 2 0\n") == KeeperRecord(
+        "exited", 3, 12, 4, 1024, 2, 0
+    )
 
 
 @pytest.mark.parametrize("argument", ["0", "1"])

@@ -84,7 +84,7 @@ def few_descriptors(spare: int) -> Iterator[None]:
             os.close(fd)
 
 
-async def test_a_process_out_of_descriptors_is_told_so_and_loses_none(
+async def test_running_out_of_descriptors_is_reported_and_loses_none(
     executor: ProcessExecutor,
 ) -> None:
     await executor.spawn("true")

@@ -14,6 +14,8 @@ import pytest
 
 from kakoi.errors import ConfigurationError, ExecutionError, ExecutionTimeoutError, SandboxError
 from kakoi.process import ProcessExecutor, SpawnOptions, base_environment
+from kakoi.process.pumps import Drain
+from kakoi.results import Capture
 from tests.children import children_of_ours
 from tests.process.trees import PATIENCE_S
 
@@ -75,7 +77,7 @@ async def test_spawns_run_side_by_side(executor: ProcessExecutor, tmp_path: Path
 
 
 @pytest.mark.requirement("B-004")
-async def test_a_program_that_takes_too_long_raises_with_what_it_said(
+async def test_a_program_that_takes_too_long_raises_with_its_output(
     executor: ProcessExecutor,
 ) -> None:
     script = "echo partial; echo error >&2; exec sleep 600"
@@ -212,7 +214,7 @@ async def test_options_of_another_kind_are_refused(
         await executor.spawn("true", [], options)  # type: ignore[arg-type]
 
 
-async def test_an_input_that_is_no_text_is_refused(executor: ProcessExecutor) -> None:
+async def test_an_input_that_is_not_text_is_refused(executor: ProcessExecutor) -> None:
     with pytest.raises(ConfigurationError, match="stdin"):
         await executor.spawn("cat", [], SpawnOptions(stdin="\ud800"))
 
@@ -476,7 +478,32 @@ async def test_a_stranger_who_holds_the_output_does_not_hold_the_result_either(
     assert result.stdout == "done\n"
 
 
-async def test_bytes_that_are_no_text_are_shown_as_such(executor: ProcessExecutor) -> None:
+class WrittenAgain(Capture):
+    """The capture of a pipe that somebody writes to as fast as it is read, a hundred times."""
+
+    def __init__(self, pipe: int) -> None:
+        super().__init__(MEBIBYTE)
+        self.pipe = pipe
+        self.times_left = 100
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> None:
+        super().feed(chunk)
+        if self.times_left:
+            self.times_left -= 1
+            os.write(self.pipe, b"late")
+
+
+async def test_what_is_written_after_the_end_of_a_program_is_not_read() -> None:
+    reading, writing = os.pipe()
+    capture = WrittenAgain(writing)
+    os.write(writing, b"in time")
+    drain = Drain(asyncio.get_running_loop(), reading, capture)
+    drain.finish()
+    os.close(writing)
+    assert capture.text() == "in time"
+
+
+async def test_bytes_that_are_not_text_are_shown_as_such(executor: ProcessExecutor) -> None:
     assert (await executor.spawn("printf", ["a\\377b"])).stdout == "a\ufffdb"
 
 

@@ -85,7 +85,7 @@ async def test_bytes_go_in_and_come_out_until_it_is_ended(kept: bool) -> None:
 
 @in_a_loop
 @both_ways
-async def test_whoever_waits_is_told_the_status(kept: bool) -> None:
+async def test_a_waiter_gets_the_status(kept: bool) -> None:
     stream = start("sh", "-c", "exit 7", kept=kept)
     async with asyncio.timeout(PATIENCE_S):
         status = await stream.wait()
@@ -133,7 +133,7 @@ async def test_the_head_of_standard_error_is_kept(kept: bool) -> None:
 
 
 @in_a_loop
-async def test_what_was_said_on_the_way_out_is_there_at_the_end() -> None:
+async def test_output_written_while_exiting_is_there_at_the_end() -> None:
     stream = start("sh", "-c", "read line; echo last words >&2", kept=False)
     await ended(stream)
     assert stream.stderr == "last words\n"
@@ -312,7 +312,7 @@ async def test_a_program_gets_no_descriptor_of_ours() -> None:
 
 
 @in_a_loop
-async def test_a_process_out_of_descriptors_is_told_so_and_loses_none() -> None:
+async def test_running_out_of_descriptors_is_reported_and_loses_none() -> None:
     await ended(start("true"))
     before = open_descriptors()
     outcomes = set()

@@ -15,7 +15,8 @@ import anyio
 import pytest
 
 from kakoi.errors import ExecutionError, ExecutionTimeoutError
-from kakoi.process import ProcessExecutor, SpawnOptions, keeping
+from kakoi.process import ProcessExecutor, SpawnOptions
+from kakoi.process import keeper_client as keeping
 from tests.children import children_of_ours
 from tests.process.trees import (
     PATIENCE_S,
@@ -221,7 +222,7 @@ async def test_help_that_cannot_be_started_at_once_comes_later(
     assert not witness.anybody_alive()
 
 
-async def test_a_program_that_kills_both_keepers_is_told_on(
+async def test_a_program_that_kills_both_keepers_is_reported(
     executor: ProcessExecutor, witness: Witness
 ) -> None:
     """It has escaped: on the host, nothing but another user or a sandbox would hold it."""

@@ -1,7 +1,7 @@
-"""Process trees that do not want to end, and a witness that sees whether any of them lives.
+"""Process trees that resist being killed, and a witness that detects whether any process lives.
 
-Every process of a tree holds the write end of a named pipe. The test holds the read end: as long
-as one of them lives, however it hides, the pipe has no end.
+Every process of a tree has the write end of a named pipe open. The test has the read end: while any
+process lives, however it hides, the pipe does not reach end of file.
 """
 
 import os
@@ -44,7 +44,7 @@ def wait_for_all(count):
         count -= len(os.read(come, count))
 """
 
-# name → (how many processes announce themselves besides the first one, what the first one does)
+# name → (number of processes that announce themselves besides the first, code of the first)
 TREES = {
     "child": (1, "if os.fork() == 0: up(); stay()"),
     "own session": (1, "if os.fork() == 0: os.setsid(); up(); stay()"),
@@ -134,15 +134,15 @@ for _ in range(10):
 """,
     ),
     "a bomb that keeps forking": (
-        200,
+        20,
         """
 fuse, spark = os.pipe()
-for _ in range(200):
+for _ in range(20):
     if os.fork() == 0:
         os.close(spark); up(); os.read(fuse, 1)
         for _ in hop(): pass
-wait_for_all(200)
-for _ in range(200): os.write(here, b".")
+wait_for_all(20)
+for _ in range(20): os.write(here, b".")
 os.close(spark)
 """,
     ),
@@ -175,14 +175,15 @@ os.close(a[1]); os.close(b[1])
 
 
 def tree_argv(kind: str, pipe: Path, *, then: str) -> list[str]:
-    """A Python that grows the tree and then does as told: `stay()`, or `os._exit(0)`."""
+    """Return the argv of a Python that starts the tree and then runs `then`: `stay()`, or
+    `os._exit(0)`."""
     count, growth = TREES[kind]
     program = f"{PRELUDE}{growth}\nwait_for_all({count})\nup()\n{then}\n"
     return [sys.executable, "-I", "-S", "-c", program, str(pipe)]
 
 
 class Witness:
-    """Holds the read end of the pipe that a tree holds the write end of."""
+    """Has the read end of the pipe whose write end the tree has open."""
 
     def __init__(self, pipe: Path) -> None:
         os.mkfifo(pipe)
@@ -195,7 +196,7 @@ class Witness:
         os.close(self._fd)
 
     def anybody_alive(self) -> bool:
-        """Does a process of the tree live at this moment?"""
+        """Return whether any process of the tree is alive now."""
         try:
             while chunk := os.read(self._fd, 65536):
                 self._take(chunk)
@@ -204,12 +205,12 @@ class Witness:
         return False
 
     def wait_until_announced(self, count: int) -> None:
-        """Block until so many processes have said that they are there."""
+        """Block until `count` processes have announced themselves."""
         give_up = time.monotonic() + PATIENCE_S
         while len(self.announced) < count:
             left_s = give_up - time.monotonic()
             assert left_s > 0, f"{len(self.announced)} of {count} processes came up"
-            # Without a writer the pipe is readable and empty; the first open changes that.
+            # Until the first writer opens the pipe, it is readable but empty.
             if select.select([self._fd], [], [], left_s)[0]:
                 try:
                     self._take(os.read(self._fd, 65536))
@@ -217,7 +218,7 @@ class Witness:
                     continue
 
     def wait_until_nobody_is_alive(self) -> None:
-        """Block until the pipe ends."""
+        """Block until the pipe reaches end of file."""
         give_up = time.monotonic() + PATIENCE_S
         while self.anybody_alive():
             left_s = give_up - time.monotonic()
@@ -230,7 +231,7 @@ class Witness:
 
 
 def client_environment() -> dict[str, str]:
-    """What another Python needs to use kakoi as this one does."""
+    """Return the environment with which another Python finds the same kakoi as this one."""
     return {"PYTHONPATH": str(Path(kakoi.__file__).parents[1])}
 
 

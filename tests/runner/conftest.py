@@ -1,4 +1,4 @@
-"""What the tests of the runner share: runners that lie, clients that lie, and a look at leaks."""
+"""Shared by the tests of the runner: runners that lie, clients that lie, and leak checks."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 import pytest
 
+from kakoi.channel.delivery import GREETING, RunnerSettings, delivery, python_argv
+from kakoi.channel.runner_channel import RunnerChannel, open_channel
+from kakoi.channel.runner_stream import RunnerTimeouts
 from kakoi.process.options import default_environment
 from kakoi.process.stream import Launch
 from kakoi.runner import frames
-from kakoi.runner.channel import RunnerChannel, open_channel
-from kakoi.runner.delivery import GREETING, RunnerSettings, delivery, python_argv
-from kakoi.runner.line import Patience
 from tests.children import children_of_ours
 from tests.process.trees import Witness, watching
 
@@ -30,14 +30,14 @@ PATIENCE_S = 60.0
 Frame = tuple[int, int, bytes]
 T = TypeVar("T")
 
-QUICK = Patience(hello_s=20.0, silence_s=0.5, grace_s=0.5)
+QUICK = RunnerTimeouts(hello_s=20.0, silence_s=0.5, grace_s=0.5)
 
 
 # --- Waiting ---------------------------------------------------------------------------------
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Look again and again, for a bounded time, until it holds."""
+    """Poll until the condition is true, for a bounded time."""
     give_up = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < give_up, "it never happened"
@@ -45,33 +45,34 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def soon(waited: Awaitable[T]) -> T:
-    """What comes of it, in a bounded time."""
+    """Return the result, or fail after a bounded time."""
     async with asyncio.timeout(PATIENCE_S):
         return await waited
 
 
-# --- What is left ----------------------------------------------------------------------------
+# --- Leaks -----------------------------------------------------------------------------------
 
 
 def open_descriptors() -> dict[str, str]:
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # The one that lists the folder.
+        with contextlib.suppress(FileNotFoundError):  # The descriptor that lists the folder.
             found[entry.name] = os.readlink(entry)
     return found
 
 
 @pytest.fixture
 async def nothing_leaks(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    """After the test there are no more tasks, descriptors and children, and no hidden failures."""
+    """Check that the test leaves no new tasks, descriptors or children, and no hidden errors."""
     gc.collect()
-    before = open_descriptors()
+    before, tasks = open_descriptors(), asyncio.all_tasks()  # Sandboxes are shared by many tests.
     yield
     await asyncio.sleep(0)
-    gc.collect()  # A failure that nobody asked for is told when its future is collected.
+    gc.collect()  # asyncio logs an unretrieved exception when its future is collected.
     await asyncio.sleep(0)
     assert children_of_ours() == []
-    assert [task for task in asyncio.all_tasks() if "TestRunner" not in repr(task)] == []
+    new = asyncio.all_tasks() - tasks
+    assert [task for task in new if "TestRunner" not in repr(task)] == []
     assert open_descriptors() == before
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
@@ -82,7 +83,7 @@ def witness(tmp_path: Path) -> Iterator[Witness]:
         yield witness
 
 
-# --- A real runner, and our real end of it ---------------------------------------------------
+# --- A real runner with the real client ------------------------------------------------------
 
 
 def host_launch(folder: Path | str = "/", *, env: Mapping[str, str] | None = None) -> Launch:
@@ -100,11 +101,11 @@ async def channel(tmp_path: Path) -> AsyncIterator[RunnerChannel]:
         await soon(opened.close())
 
 
-# --- A real runner, and a client without manners ---------------------------------------------
+# --- A real runner with a misbehaving client -------------------------------------------------
 
 
 def run_order(name: str, command: str | list[str], **changes: object) -> dict[str, object]:
-    """A request to run a command, as our own end writes it."""
+    """Return a request to run a command, as the real client writes it."""
     order: dict[str, object] = {
         "op": "run",
         "id": name,
@@ -123,9 +124,9 @@ def run_order(name: str, command: str | list[str], **changes: object) -> dict[st
 
 
 class RawClient:
-    """The other end of a real runner, frame by frame.
+    """A client of a real runner that works frame by frame.
 
-    `changes`: what is to be different in the source of the runner, in as many letters.
+    `changes`: replacements in the source of the runner, each of the same length.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class RawClient:
         found = GREETING.fullmatch(greeting)
         assert found is not None
         magic = bytes.fromhex(found[1].decode())
-        if changes is not None:  # In the source, which is sent to a Python of another kind.
+        if changes is not None:  # Another Python's magic number makes `delivery` send source.
             magic = bytes(4)
         message = delivery(settings or RunnerSettings(), magic)[10:]
         for old, new in (changes or {}).items():
@@ -182,7 +183,7 @@ class RawClient:
         self._socket.close()
 
     def complaints(self) -> bytes:
-        """What the runner has said on its standard error: a traceback, if anything."""
+        """Return the runner's stderr, which has a traceback if the runner failed."""
         return os.pread(self._stderr.fileno(), 100_000, 0)
 
     def send_bytes(self, data: bytes) -> None:
@@ -195,7 +196,7 @@ class RawClient:
         self.send(frames.REQUEST, number, json.dumps(order).encode())
 
     def receive(self) -> Frame | None:
-        """The next frame; None if the runner has closed the stream."""
+        """Return the next frame, or None if the runner has closed the stream."""
         while not self._frames:
             try:
                 data = self._socket.recv(65536)
@@ -212,7 +213,7 @@ class RawClient:
         return frame
 
     def answer(self, number: int) -> dict[str, Any]:
-        """The answer to a request; other frames are dropped."""
+        """Return the answer to a request. Drops other frames."""
         while True:
             kind, found, body = self.expect()
             if (kind, found) == (frames.ANSWER, number):
@@ -225,7 +226,7 @@ class RawClient:
         return self.answer(number)
 
     def answers(self, count: int) -> dict[int, dict[str, Any]]:
-        """So many answers, whatever they are to."""
+        """Return `count` answers to any requests."""
         found: dict[int, dict[str, Any]] = {}
         while len(found) < count:
             kind, number, body = self.expect()
@@ -245,7 +246,7 @@ class RawClient:
 
 
 def is_alive(pid: int) -> bool:
-    """Does the process run? A zombie does not."""
+    """Return whether the process is running. A zombie is not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     except OSError:
@@ -254,7 +255,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until(holds: Callable[[], object]) -> None:
-    """Look again and again, for a bounded time, until it holds."""
+    """Poll until the condition is true, for a bounded time."""
     give_up = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < give_up, "it never happened"

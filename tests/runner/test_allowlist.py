@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.policy.blocking import with_blocked
+from kakoi.policy.blocked_commands import with_blocked
 from kakoi.policy.profiles import AllowedCommands, load_policy
 from kakoi.runner.allowlist import Programs, find_programs
-from kakoi.runner.walls import EXECUTE, READ_FILE, REFER
+from kakoi.runner.restrictions import EXECUTE, READ_FILE, REFER
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kakoi.runner import frames
-from kakoi.runner.frames import BadFrame, Decoder, frame, number_of
+from kakoi.runner.frames import BadFrame, Decoder, frame, parse_credit
 
 DATA_KINDS = (frames.INPUT, frames.STDOUT, frames.STDERR)
 JSON_KINDS = (frames.REQUEST, frames.HELLO, frames.ANSWER)
@@ -78,7 +78,7 @@ def test_an_unknown_kind_is_refused() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_whoever_is_out_of_step_stays_out_of_step(noise: bytes) -> None:
+def test_a_reader_that_is_out_of_step_stays_out_of_step(noise: bytes) -> None:
     decoder = Decoder()
     with pytest.raises(BadFrame):
         list(decoder.feed(b"\xff" * frames.HEAD.size))
@@ -115,5 +115,5 @@ def test_however_much_comes_no_more_than_one_frame_is_kept() -> None:
 @pytest.mark.parametrize("size", [0, 1, 3, 5])
 def test_a_credit_is_a_number_of_four_bytes(size: int) -> None:
     with pytest.raises(BadFrame):
-        number_of(bytes(size))
-    assert number_of(frames.NUMBER.pack(2**32 - 1)) == 2**32 - 1
+        parse_credit(bytes(size))
+    assert parse_credit(frames.NUMBER.pack(2**32 - 1)) == 2**32 - 1

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kakoi.channel.delivery import RunnerSettings, python_argv
 from kakoi.process.options import default_environment
 from kakoi.runner import frames
-from kakoi.runner.delivery import RunnerSettings, python_argv
 from tests.process.trees import Witness, tree_argv
 from tests.runner.conftest import PATIENCE_S, RawClient, is_alive, kill, run_order, wait_until
 
@@ -91,7 +91,10 @@ def each(
 
 
 ABOUT_JOBS = ("read", "write", "wait", "stop", "signal", "resize")
-ABOUT_FILES = ("read_file", "write_file", "list_files", "stat_file")
+ABOUT_FILES = (
+    *("read_file", "write_file", "list_files", "stat_file"),
+    *("make_dir", "move_file", "remove_file", "watch_files"),
+)
 WRONG: list[tuple[str, dict[str, object]]] = [
     *each("run", "id", None, 7, [], {}),
     *each("run", "command", None, 7, {}, [7], [None], [[]], []),
@@ -109,7 +112,13 @@ WRONG: list[tuple[str, dict[str, object]]] = [
     *each("read_file", "path", None, [], {}),
     *each("read_file", "limit", None, "1", path="/etc/passwd", offset=0),
     *each("write_file", "path", None, [], {}),
-    *each("list_files", "path", 3, [], {}),
+    *each("list_files", "path", 3, [], {}, depth=1, limit=9),
+    *each("list_files", "depth", None, "1", 0, -1, 1.5, True, path="/etc", limit=9),
+    *each("list_files", "limit", None, "1", -1, 1.5, path="/etc", depth=1),
+    *each("make_dir", "mode", None, "1", -1, path="/etc", parents=True),
+    *each("move_file", "destination", None, 7, path="/nowhere"),
+    *each("remove_file", "path", None, 7, recursive=True),
+    *each("watch_files", "path", None, 7, recursive=True),
     *each("stat_file", "path", None, [], {}),
 ]
 
@@ -184,7 +193,13 @@ ODD = {
         "limit": 9,
     },
     "a stat with a NUL": {"op": "stat_file", "path": "/a\0b"},
-    "a list with a NUL": {"op": "list_files", "path": "/a\0b", "limit": 9},
+    "a list with a NUL": {"op": "list_files", "path": "/a\0b", "depth": 1, "limit": 9},
+    "a removal with a NUL": {"op": "remove_file", "path": "/a\0b", "recursive": True},
+    "a watch with a NUL": {"op": "watch_files", "path": "/a\0b", "recursive": True},
+    "a move to a NUL": {"op": "move_file", "path": "/nowhere", "destination": "/a\0b"},
+    "a removal of the root": {"op": "remove_file", "path": "/", "recursive": True},
+    "a removal of nothing": {"op": "remove_file", "path": "", "recursive": True},
+    "a removal of the parent": {"op": "remove_file", "path": "/nowhere/..", "recursive": True},
     "a write with a NUL": {"op": "write_file", "path": "/a\0b", "mode": 0o644, "limit": 9},
     "an unknown job": {"op": "stop", "id": "nobody"},
 }
@@ -334,7 +349,7 @@ def test_a_job_that_is_asked_for_twice_reads_its_input_once(
     assert (tmp_path / "log").read_text() == "once\n"
 
 
-def test_frames_for_a_request_that_is_over_are_no_breach(client: RawClient) -> None:
+def test_frames_for_a_request_that_is_over_are_not_a_breach(client: RawClient) -> None:
     """They were on their way."""
     assert client.ask(1, run_order("x", "true"))["kind"] == "exited"
     for kind, body in ((frames.INPUT, b"x"), (frames.CANCEL, b""), (frames.CREDIT, bytes(4))):
@@ -422,7 +437,7 @@ def unread_bytes(client: RawClient) -> int:
 
 
 @pytest.mark.parametrize("seconds", [2_600_000, 10**9, 1e300])
-def test_a_limit_of_years_is_no_limit(client: RawClient, seconds: float) -> None:
+def test_a_limit_of_years_counts_as_none(client: RawClient, seconds: float) -> None:
     """The kernel waits for at most 24 days at a time."""
     job = {"background": True, "timeout_s": seconds, "idle_timeout_s": seconds}
     assert client.ask(1, run_order("job", "sleep 300", **job)) == {"id": "job"}
@@ -766,7 +781,7 @@ def test_a_python_that_is_sent_no_runner_just_ends(sent: bytes) -> None:
     assert done.stdout.startswith(b"kakoi ")
 
 
-def test_a_job_is_ended_for_certain_when_the_runner_is_told_to_go(tmp_path: Path) -> None:
+def test_a_job_is_ended_for_certain_when_the_runner_is_asked_to_exit(tmp_path: Path) -> None:
     """Also when it has stopped its keeper."""
     with RawClient() as client:
         script = f"kill -STOP $PPID; echo $$ > {tmp_path}/pid; exec sleep 300"

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -17,22 +18,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kakoi.backends.host.adapter import HostAdapter
+from kakoi.channel.api import Command, RunningCommand, TerminalSize
+from kakoi.channel.delivery import RunnerSettings
+from kakoi.channel.output_buffer import OutputBuffer
+from kakoi.channel.runner_channel import RunnerChannel, open_channel
+from kakoi.channel.runner_stream import RunnerTimeouts
 from kakoi.errors import ConfigurationError, ExecutionError
 from kakoi.process.options import default_environment
 from kakoi.process.stream import ProcessStream
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner import frames
-from kakoi.runner.channel import RunnerChannel, open_channel
-from kakoi.runner.commands import Command, Running, TerminalSize
-from kakoi.runner.delivery import RunnerSettings
-from kakoi.runner.jobs import Job
-from kakoi.runner.keepers import Record
-from kakoi.runner.line import Patience
+from kakoi.runner.jobs import RunnerJob
 from kakoi.runner.loop import Loop
+from kakoi.runner.memory import OomScores
+from kakoi.runner.resident_keeper import END, SIGNAL, CommandRecord, Keeper, KeeperOptions
 from kakoi.runner.spool import MEMORY_BYTES, Spool
-from kakoi.runner.streams import Intake, Output
-from kakoi.runner.unread import Unread
-from kakoi.sandbox.host import HostAdapter
+from kakoi.runner.streams import CommandOutput, ReadBuffer
 from tests.process.trees import PRELUDE, TREES, Witness, client_environment, tree_argv
 from tests.runner.conftest import (
     PATIENCE_S,
@@ -136,8 +138,8 @@ async def test_everything_is_dead_when_the_channel_is_closed(
 
 CLIENT = """
 import asyncio, sys
-from kakoi.runner.commands import Command
-from kakoi.sandbox.host import HostAdapter
+from kakoi.channel.api import Command
+from kakoi.backends.host.adapter import HostAdapter
 
 async def main():
     adapter = HostAdapter(warn_on_start=False)
@@ -252,8 +254,8 @@ async def test_a_command_that_kills_the_runner_takes_nobody_else_along_for_long(
 async def test_a_command_that_stops_the_runner_loses_the_sandbox_and_everything_is_dead(
     witness: Witness, limit_s: float | None
 ) -> None:
-    patience = Patience(silence_s=0.5, grace_s=0.5)
-    channel = await open_channel(host_launch(), RunnerSettings(), ProcessStream, patience)
+    timeouts = RunnerTimeouts(silence_s=0.5, grace_s=0.5)
+    channel = await open_channel(host_launch(), RunnerSettings(), ProcessStream, timeouts)
     try:
         program = PRELUDE + DAEMON + KEEPER + "up(); os.kill(runner, signal.SIGSTOP); stay()"
         argv = python(program, witness.pipe, runner_of(channel))
@@ -318,7 +320,27 @@ async def test_a_command_that_is_cancelled_while_it_ends_harms_no_other(
     assert (await run(channel, "echo next")).stdout == "next\n"
 
 
-# --- Output ----------------------------------------------------------------------------------
+def test_what_is_meant_for_a_command_that_has_ended_harms_not_the_next_one() -> None:
+    """Its keeper is told to signal or to end it, and has no command at that moment."""
+    scores = OomScores()
+    keeper = Keeper(KeeperOptions({}, scores))
+    os.close(scores._own)
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        for _ in range(2):
+            for late in (SIGNAL + bytes([signal.SIGKILL]), END, SIGNAL + bytes([signal.SIGTERM])):
+                keeper.send(late)
+            keeper.start(([b"/bin/sh", b"-c", b"exit 7"], {}, "/", False, ""), [null] * 3)
+            assert select.select([keeper], [], [], PATIENCE_S)[0]
+            record = keeper.record()
+            assert (record.kind, record.number) == ("exited", 7)
+    finally:
+        os.close(null)
+        keeper.close()
+        keeper.wait()
+
+
+# --- Output ------------------------------------------------------------------------------------
 
 
 @in_a_loop
@@ -334,8 +356,49 @@ async def test_a_pipe_that_somebody_else_holds_is_not_waited_for(
 
 @in_a_loop
 @pytest.mark.anyio
+async def test_a_stranger_who_holds_the_output_does_not_hold_the_result(
+    channel: RunnerChannel, tmp_path: Path
+) -> None:
+    """Nobody ends the stranger: the pipe has no end when the command has one."""
+    for name in ("pid", "go"):
+        os.mkfifo(tmp_path / name)
+    script = "echo $$ > pid; read line < go; echo done"
+    task = asyncio.create_task(run(channel, ["sh", "-c", script], cwd=str(tmp_path)))
+    pid = (await soon(asyncio.to_thread((tmp_path / "pid").read_text))).strip()
+    stranger = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY)
+    try:
+        await soon(asyncio.to_thread((tmp_path / "go").write_text, "go\n"))
+        result = await soon(task)
+    finally:
+        os.close(stranger)
+    assert (result.stdout, result.exit_code) == ("done\n", 0)
+
+
+def test_what_is_written_after_the_end_of_a_command_is_not_read() -> None:
+    """Whoever holds its output and writes as fast as it is read would never let it end."""
+    job = RunnerJob(Loop(), run_order("x", "true"), ReadBuffer(), lambda _job: None)
+    reading, writing = os.pipe()
+    job.outputs.append(CommandOutput(job, reading, frames.STDOUT, send_limit=0, spill_limit=0))
+    left = 100
+
+    def write_again() -> None:
+        nonlocal left
+        if left and job.answer is None:
+            left -= 1
+            os.write(writing, b"late")
+
+    job.watchers.append(write_again)
+    os.write(writing, b"in time")
+    job.over(CommandRecord("exited", 0))
+    os.close(writing)
+    assert job.counts() == [len("in time"), 0]
+    assert job.answer is not None
+
+
+@in_a_loop
+@pytest.mark.anyio
 @pytest.mark.parametrize("limit", [0, 10, MIB])
-async def test_whoever_does_not_read_live_output_can_have_the_result(
+async def test_a_client_that_does_not_read_live_output_can_have_the_result(
     channel: RunnerChannel, limit: int
 ) -> None:
     command = Command(command="head -c 30000000 /dev/zero; echo end >&2", max_output_bytes=limit)
@@ -346,7 +409,7 @@ async def test_whoever_does_not_read_live_output_can_have_the_result(
     assert result.stderr == "end\n"[:limit]
 
 
-async def first_part(running: Running) -> bytes:
+async def first_part(running: RunningCommand) -> bytes:
     async for _stream, body in running.output():
         return body
     return b""
@@ -377,8 +440,8 @@ async def test_a_reader_that_leaves_a_flood_ends_it(
     assert (await run(channel, "echo next")).stdout == "next\n"
 
 
-def unread(running: Running) -> int:
-    size: int = running._unread.size  # type: ignore[attr-defined]
+def unread(running: RunningCommand) -> int:
+    size: int = running._output_buffer.size  # type: ignore[attr-defined]
     return size
 
 
@@ -407,8 +470,8 @@ async def test_a_reader_that_stops_holds_the_command_back_and_our_memory_stays_f
 @pytest.mark.anyio
 async def test_a_reader_that_stops_beyond_the_time_limit_loses_nothing() -> None:
     """The runner keeps its word: the answer only waits for the output before it."""
-    patience = Patience(grace_s=1.0)
-    channel = await open_channel(host_launch(), RunnerSettings(), ProcessStream, patience)
+    timeouts = RunnerTimeouts(grace_s=1.0)
+    channel = await open_channel(host_launch(), RunnerSettings(), ProcessStream, timeouts)
     try:
         async with channel.open(Command(command="yes", timeout_s=0.2)) as running:
             await until(lambda: unread(running) > MIB // 2)
@@ -437,7 +500,7 @@ async def test_a_command_that_is_held_back_by_its_reader_is_not_idle(
 class LeavingFollower:
     """Takes output until it has had enough, and is gone then: as a client whose stream breaks."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RunnerJob) -> None:
         self._job = job
         self.answers: list[dict[str, Any]] = []
 
@@ -452,16 +515,16 @@ class LeavingFollower:
         self.answers.append(answer)
 
 
-def test_a_follower_that_leaves_in_the_middle_of_the_last_output_is_told_nothing() -> None:
-    over: list[Job] = []
-    job = Job(Loop(), run_order("x", "true"), Intake(), over.append)
+def test_a_follower_that_leaves_in_the_middle_of_the_last_output_gets_nothing_more() -> None:
+    over: list[RunnerJob] = []
+    job = RunnerJob(Loop(), run_order("x", "true"), ReadBuffer(), over.append)
     for kind in (frames.STDOUT, frames.STDERR):
         reading, writing = os.pipe()
         os.write(writing, bytes(65536))
         os.close(writing)
-        job.outputs.append(Output(job, reading, kind, send_limit=1 << 20, spill_limit=0))
+        job.outputs.append(CommandOutput(job, reading, kind, send_limit=1 << 20, spill_limit=0))
     follower = job.follower = LeavingFollower(job)
-    job.over(Record("exited", 0))
+    job.over(CommandRecord("exited", 0))
     assert (over, follower.answers) == ([job], [])
     assert job.counts() == [65536, 65536]
 
@@ -485,7 +548,7 @@ async def test_two_floods_at_once_arrive_apart_and_complete(channel: RunnerChann
 async def test_two_readers_of_one_command_share_its_output_and_both_end(
     channel: RunnerChannel,
 ) -> None:
-    async def count(running: Running) -> int:
+    async def count(running: RunningCommand) -> int:
         return sum([len(body) async for _stream, body in running.output()])
 
     async with channel.open(Command(command="sleep 0.1; head -c 3000000 /dev/zero")) as running:
@@ -498,7 +561,7 @@ async def test_two_readers_of_one_command_share_its_output_and_both_end(
 def test_output_that_waits_keeps_its_order(
     parts: list[tuple[Literal["stdout", "stderr"], int]],
 ) -> None:
-    unread = Unread(time.monotonic)
+    unread = OutputBuffer(time.monotonic)
     sent = [(stream, os.urandom(size)) for stream, size in parts]
     for stream, body in sent:
         unread.put(stream, body)
@@ -514,7 +577,7 @@ def test_output_that_waits_keeps_its_order(
 
 def test_a_million_single_bytes_that_wait_are_not_a_million_things() -> None:
     for streams in (["stdout"], ["stdout", "stderr"]):
-        unread = Unread(time.monotonic)
+        unread = OutputBuffer(time.monotonic)
         for number in range(200_000):
             unread.put(streams[number % len(streams)], b"x")  # type: ignore[arg-type]
         assert unread.size == 200_000
@@ -538,7 +601,7 @@ async def test_a_reader_that_is_cancelled_can_read_on(channel: RunnerChannel) ->
         assert [body async for _stream, body in running.output()] == [b"late\n"]
 
 
-# --- Output that stays in the sandbox --------------------------------------------------------
+# --- Output that stays in the sandbox ----------------------------------------------------------
 
 
 @in_a_loop
@@ -694,7 +757,7 @@ async def test_a_terminal_controls_its_command(channel: RunnerChannel) -> None:
 
 @in_a_loop
 @pytest.mark.anyio
-async def test_a_terminal_that_is_resized_tells_its_command(channel: RunnerChannel) -> None:
+async def test_a_resized_terminal_notifies_its_command(channel: RunnerChannel) -> None:
     text = "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.05; done"
     command = Command(command=text, terminal=TERMINAL, stdin_open=True)
     async with channel.open(command) as running:
@@ -802,7 +865,9 @@ ENDINGS: dict[str, tuple[int, str | None]] = {
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_where_the_shell_ended_is_told_and_changes_nothing_else(tmp_path: Path, shell: str) -> None:
+def test_where_the_shell_ended_is_reported_and_changes_nothing_else(
+    tmp_path: Path, shell: str
+) -> None:
     # All but one of the places where a bash may be are gone, in as many letters.
     bashes = '"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"'
     hidden = bashes.replace("bash", "hash")
@@ -886,7 +951,7 @@ async def test_a_megabyte_of_variables_arrives_and_too_much_is_refused_here(
 
 @in_a_loop
 @pytest.mark.anyio
-async def test_arguments_are_no_shell_text(channel: RunnerChannel) -> None:
+async def test_arguments_are_not_shell_text(channel: RunnerChannel) -> None:
     words = ["$HOME", "; exit 3", "`id`", "*", "a b", ""]
     result = await run(channel, ["printf", "%s|", *words])
     assert result.stdout == "".join(f"{word}|" for word in words)
@@ -917,7 +982,7 @@ async def test_waits_that_were_given_up_are_forgotten_on_both_ends(channel: Runn
             task.cancel()
         await asyncio.wait(tasks)
         assert all(task.cancelled() for task in tasks)
-        await until(lambda: not channel._line.stream._exchanges)
+        await until(lambda: not channel._stream.frames._exchanges)
     assert (await soon(channel.stop_job(job))).reason is Reason.CANCELLED
 
 
@@ -933,7 +998,7 @@ async def test_a_file_that_is_given_up_half_way_is_not_stored_here(
         await asyncio.wait([task], timeout=0.01)
         task.cancel()
         await asyncio.wait([task])
-        await until(lambda: not channel._line.stream._exchanges)
+        await until(lambda: not channel._stream.frames._exchanges)
     assert not channel.lost
     assert len(await soon(channel.read_file(str(tmp_path / "big")))) == 50 * MIB
 
@@ -956,9 +1021,10 @@ async def test_a_runner_out_of_descriptors_says_so_and_loses_none() -> None:
             assert set(reasons) == {Reason.EXITED, Reason.NEVER_STARTED}
             assert reasons.count(Reason.EXITED) >= 4
         assert (await run(channel, "echo next")).stdout == "next\n"
-        # Streams, loop, null, stderr, its score, and a line for each keeper.
+        # Streams, loop, null, stderr, its score, and a line for each keeper. The runner closes the
+        # streams of a command a moment after its answer.
         runner = runner_of(channel)
-        assert descriptors_of(runner) <= 9 + len(children_of(runner))
+        await until(lambda: descriptors_of(runner) <= 9 + len(children_of(runner)))
     finally:
         await soon(channel.close())
 
@@ -968,7 +1034,7 @@ async def test_a_runner_out_of_descriptors_says_so_and_loses_none() -> None:
 
 @in_a_loop
 @pytest.mark.anyio
-async def test_what_is_no_file_is_not_replaced_by_one(
+async def test_what_is_not_a_file_is_not_replaced_by_one(
     channel: RunnerChannel, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -1002,9 +1068,14 @@ async def test_names_that_no_file_can_have_are_refused_and_nothing_is_lost(
             channel.write_file(path, b""),
             channel.list_files(path),
             channel.stat_file(path),
+            channel.make_dir(path),
+            channel.move_file(path, "/tmp/x"),
+            channel.remove_file(path, recursive=True),
         ):
-            with pytest.raises(OSError, match=r".*"):
+            with pytest.raises(ConfigurationError, match=r"^(path|source) (contains|is empty)"):
                 await soon(call)
+        with pytest.raises(ConfigurationError, match=r"^destination (contains|is empty)"):
+            await channel.move_file("/tmp/x", path)
     assert not channel.lost
 
 
@@ -1013,7 +1084,7 @@ async def test_names_that_no_file_can_have_are_refused_and_nothing_is_lost(
 
 def runner_of(channel: RunnerChannel) -> int:
     """The runner's process: below the two keepers that ProcessStream puts above it."""
-    pid = channel._line.process.pid
+    pid = channel._stream.process.pid
     for _ in range(2):
         pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
     return pid
@@ -1064,7 +1135,8 @@ async def test_five_hundred_commands_of_every_kind_leak_nothing(channel: RunnerC
     ours = len(os.listdir("/proc/self/fd"))
     for _ in range(24):
         await one_of_each(channel)
-    assert descriptors_of(runner) == before
+    # The runner closes the streams of the last commands a moment after their answers.
+    await until(lambda: descriptors_of(runner) <= before)
     # A keeper lets the last command's pipes go a moment after its record: three streams, its line,
     # and a pipe to wake it are what it keeps.
     await until(lambda: all(descriptors_of(pid) == 6 for pid in keepers))
@@ -1111,7 +1183,7 @@ def test_keepers_that_nobody_needs_are_let_go_and_buried() -> None:
 
 @in_a_loop
 @pytest.mark.anyio
-async def test_more_jobs_than_can_be_told_of_are_an_error_and_not_the_end(
+async def test_a_job_list_that_is_too_long_is_an_error_and_not_the_end(
     channel: RunnerChannel, tmp_path: Path
 ) -> None:
     """Names that are no text take six letters for every byte on the wire."""
@@ -1126,7 +1198,7 @@ async def test_more_jobs_than_can_be_told_of_are_an_error_and_not_the_end(
         await channel.start(command)
     for command in commands:
         assert (await soon(channel.wait_job(command.id))) is not None
-    with pytest.raises(OSError, match="too much"):
+    with pytest.raises(OSError, match="too long"):
         await channel.list_jobs()
     assert not channel.lost
 

@@ -1,1 +1,1 @@
-"""Plugins for pytest that look after the suite itself: tiers, hung tests, and where the time goes."""
+"""pytest plugins for the suite itself: tiers, hung tests, and a profile of the time."""

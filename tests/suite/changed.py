@@ -1,9 +1,10 @@
-"""`make test-changed`: the tests that a change can reach, nearest first, for about a minute.
+"""`make test-changed`: the tests that a change can affect, nearest first, for about a minute.
 
-What changed is the diff against main (on main itself: what is not committed, or else the last
-commit). A test file is as near as the shortest chain of imports from it to a changed file, or next to
-the module it is named after. Files are taken by that distance until a minute of two workers is full, by the times in tests/profile.json;
-what is left out is named, and `make test` runs it.
+The change is the diff against main. On main itself, it is the uncommitted work, or else the last
+commit. The distance of a test file is the length of the shortest chain of imports from it to a
+changed file. A test named after a changed module is next to it. Files are added by distance until
+they fill a minute of two workers, by the times in tests/profile.json. The output lists the files
+that did not fit, and `make test` runs them.
 """
 
 import ast
@@ -16,31 +17,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUDGET_S = 100.0
-# Of a file that nobody has timed yet.
+# The assumed time of a file without a measurement.
 _GUESS_S = 2.0
-# Quick, and about all code alike.
+# These are quick and concern all code.
 ALWAYS = ("tests/test_architecture.py", "tests/test_public_names.py")
-# A change here can reach every test.
+# A change here can affect every test.
 _EVERYTHING = ("pyproject.toml", "conftest.py", "tests/conftest.py")
 _TEST_FOLDERS = ("tests", "src/kakoi/conformance")
-# Imports by name that no reader of the source sees: (importer, folder of what it may import).
+# Dynamic imports that are not visible in the source: (importer, folder it can import from).
 _LAZY = (
-    ("src/kakoi/cli/app.py", "src/kakoi/cli"),
-    ("tests/doors/forked.py", "src/kakoi/cli"),
+    ("src/kakoi/cli/app.py", "src/kakoi/cli/commands"),
+    ("src/kakoi/cli/commands/agent/__init__.py", "src/kakoi/cli/commands/agent"),
+    ("src/kakoi/cli/commands/env/__init__.py", "src/kakoi/cli/commands/env"),
+    ("tests/cli/forked.py", "src/kakoi/cli/commands"),
     ("src/kakoi/__init__.py", "src/kakoi"),
 )
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Test files in the order of their distance, and those that did not fit."""
+    """Test files in order of distance, and those that did not fit."""
 
     files: list[str]
     left_out: list[str]
 
 
 def changed_files(root: Path) -> list[str]:
-    """Paths that differ from main, committed or not; files that git does not know yet, too."""
+    """Return the paths that differ from main, committed or not, including untracked files."""
 
     def git(*args: str) -> str:
         argv = ["git", "-C", str(root), *args]
@@ -57,7 +60,7 @@ def changed_files(root: Path) -> list[str]:
 
 
 def import_graph(root: Path) -> dict[str, set[str]]:
-    """Path of a Python file → paths of the files it imports."""
+    """Map the path of each Python file to the paths of the files it imports."""
     sources = [*root.glob("conftest.py"), *(root / "tests").rglob("*.py")]
     sources += (root / "src" / "kakoi").rglob("*.py")
     modules = {_module(path.relative_to(root)): str(path.relative_to(root)) for path in sources}
@@ -101,7 +104,7 @@ def _longest_known(name: str, modules: Mapping[str, str]) -> str:
 
 
 def distances(graph: Mapping[str, set[str]], changed: Iterable[str]) -> dict[str, int]:
-    """How many imports lie between each file and the nearest changed one."""
+    """Return the number of imports between each file and the nearest changed one."""
     importers: dict[str, set[str]] = {}
     for name, imported in graph.items():
         for each in imported:
@@ -119,7 +122,7 @@ def distances(graph: Mapping[str, set[str]], changed: Iterable[str]) -> dict[str
 
 
 def _as_sources(path: str, graph: Mapping[str, set[str]]) -> list[str]:
-    """A changed data file counts as a change of the modules of its folder, or of the one above it."""
+    """Map a changed data file to the modules of its folder or of the folder above."""
     if path in graph:
         return [path]
     if path in _EVERYTHING:
@@ -139,7 +142,8 @@ def _is_test(path: str) -> bool:
 
 
 def _kinship(test: str, changed: Iterable[str]) -> int:
-    """0: named after what changed (test_check.py is about cli/check.py); 1: in a folder of its name."""
+    """Return 0 if the test is named after a changed file (test_check.py after cli/check.py), 1 if
+    its folder has the name of a changed folder, else 2."""
     sources = [Path(each) for each in changed if each.startswith("src/")]
     if any(Path(test).stem == f"test_{source.stem}" for source in sources):
         return 0
@@ -164,7 +168,7 @@ def select(
     files, left_out, spent = [each for each in ALWAYS if each in graph], [], 0.0
     for each in near_first:
         cost = times_s.get(each, _GUESS_S)
-        # What was itself changed is run whatever it takes.
+        # A test file that itself changed always runs, whatever it costs.
         if far[each] == 0 or spent + cost <= budget_s:
             files.append(each)
             spent += cost

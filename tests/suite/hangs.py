@@ -1,7 +1,7 @@
-"""A test that hangs ends, and its failure shows what every thread and every task was doing.
+"""Stops a test that hangs. The failure shows the stacks of every thread and every task.
 
-The limits are many times what any test needs, also on a busy machine. Set-up has the longest: the
-first test that needs an image waits for its build.
+The limits are many times what any test needs, even on a busy machine. Setup has the longest limit,
+because the first test that needs an image waits for its build.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from types import FrameType
 import pytest
 
 LIMITS_S = {"setup": 1800, "call": 300, "teardown": 300}
-# For a thread that no signal reaches: the process ends, and xdist reports the test and goes on.
+# For a thread that no signal reaches: the process exits, and xdist reports the test and goes on.
 _LAST_RESORT_S = 60
 
 
 def dump() -> str:
-    """The stacks of all threads, and of all tasks of all event loops."""
+    """Return the stacks of all threads, and of all tasks of all event loops."""
     out = io.StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
@@ -41,7 +41,7 @@ def _tasks() -> list["asyncio.Task[object]"]:
 
 
 class _Hung(BaseException):
-    """Not an Exception: nothing under test may catch it and go on waiting."""
+    """Not an Exception, so that no code under test can catch it and keep waiting."""
 
 
 def _limited(item: pytest.Item, phase: str) -> Generator[None, object, object]:
@@ -69,7 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """One last resort for all phases: each of them is a thread, and there are ten thousand tests."""
+    """Set one last resort for all phases: each needs a thread, and there are ten thousand tests."""
     limit_s = item.config.getoption("hang_limit") or max(LIMITS_S.values())
     faulthandler.dump_traceback_later(limit_s * 3 + _LAST_RESORT_S, exit=True, file=2)
     try:

@@ -1,8 +1,8 @@
-"""Where the time of a run went: printed at its end, and kept for `make check` and `make test-changed`.
+"""A profile of a run, printed at its end and saved for `make check` and `make test-changed`.
 
-A test's time is its own: what it waits for a fixture that others share (an image, a sandbox) is
-counted for the folder, as `shared`. The newest figures of a whole run on this machine are in
-`.pytest_cache`; `--save-profile` writes those that are part of the repository, tests/profile.json.
+The time of a test excludes the setup of shared fixtures (an image, a sandbox), which is counted for
+the folder as `shared`. The newest figures of a whole run on this machine are in `.pytest_cache`.
+`--save-profile` writes the figures in the repository, tests/profile.json.
 """
 
 import gc
@@ -27,7 +27,7 @@ _WORTH_NAMING_S = 1.0
 
 @dataclass
 class Profile:
-    """Seconds by test, and by file what its tests and the fixtures they share took."""
+    """Seconds by test, and by file for its tests and their shared fixtures."""
 
     tests: dict[str, float] = field(default_factory=dict)
     files: dict[str, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class _Collector:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.own[report.nodeid] += report.duration
-        # Properties are those of the test so far: they are in all three reports.
+        # The properties accumulate over the test and are in all three reports, so count one.
         if report.when == "setup":
             self.shared[report.nodeid] = _shared(report.user_properties)
             self.own[report.nodeid] -= self.shared[report.nodeid]
@@ -128,14 +128,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection() -> None:
-    """Thousands of tests are objects that nobody will free: to look for garbage among them takes a
-    third of the time."""
+    """Disable garbage collection: the tests are thousands of objects that are never freed, and
+    searching them takes a third of the time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Nobody is to look at them again: `gc.collect()` would take a second, and tests that look for
-    leaks call it twice."""
+    """Exclude the tests from garbage collection: `gc.collect()` would take a second, and tests that
+    look for leaks call it twice."""
     gc.freeze()
     gc.enable()
 
@@ -144,7 +144,7 @@ def pytest_collection_finish() -> None:
 def pytest_fixture_setup(
     fixturedef: "pytest.FixtureDef[object]", request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
-    """Count what is set up for more than this one test; one shared fixture may set up another."""
+    """Measure the setup of shared fixtures. One shared fixture can set up another."""
     if fixturedef.scope == "function":
         return (yield)
     item = _current(request)

@@ -1,6 +1,6 @@
-"""Makes the images that the chosen tests need, and becomes pytest: arguments are pytest's.
+"""Builds the images that the chosen tests need, then runs pytest with the given arguments.
 
-Images are part of the set-up: with them in place, the time that pytest prints is that of the tests.
+Images are part of the setup, so the time that pytest prints is that of the tests alone.
 """
 
 import os
@@ -9,8 +9,8 @@ import time
 
 from tests.images.built import BUILD
 
-# Only tests of toolchains need Go and Java, cargo and maven. Whoever names tests instead of a tier
-# waits for the image that one of them needs.
+# Only tests of toolchains need Go and Java, cargo and maven. Without a tier, the first test that
+# needs an image builds it.
 _NEEDED = {"default": ["kakoi-test:base"], "extended": list(BUILD), "all": list(BUILD)}
 
 

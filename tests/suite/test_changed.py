@@ -16,13 +16,13 @@ FILES = {
     "src/kakoi/policy/programs/git.yaml": "a: 1\n",
     "src/kakoi/cli/__init__.py": "",
     "src/kakoi/cli/app.py": "",
-    "src/kakoi/cli/check.py": "def f():\n    from kakoi.policy.judge import x\n",
+    "src/kakoi/cli/commands/check.py": "def f():\n    from kakoi.policy.judge import x\n",
     "tests/conftest.py": "",
     "tests/helper.py": "import kakoi.policy.judge\n",
     "tests/test_low.py": "from kakoi.low import x\n",
     "tests/test_judge.py": "from tests.helper import y\n",
-    "tests/doors/forked.py": "",
-    "tests/doors/test_check.py": "from tests.doors.forked import kakoi\n",
+    "tests/cli/forked.py": "",
+    "tests/cli/test_check.py": "from tests.cli.forked import kakoi\n",
     "tests/docs/test_pages.py": "",
     "docs/a.md": "# A\n",
 }
@@ -48,14 +48,14 @@ def chosen(tree: Path, *changed: str, **times_s: float) -> list[str]:
 def test_nearest_first(tree: Path) -> None:
     assert chosen(tree, "src/kakoi/policy/judge.py") == [
         "tests/test_judge.py",
-        "tests/doors/test_check.py",
+        "tests/cli/test_check.py",
     ]
     assert chosen(tree, "src/kakoi/low.py")[0] == "tests/test_low.py"
     assert set(chosen(tree, "src/kakoi/low.py")) >= {"tests/test_judge.py"}
 
 
 def test_a_test_of_a_command_is_near_the_command(tree: Path) -> None:
-    assert chosen(tree, "src/kakoi/cli/check.py") == ["tests/doors/test_check.py"]
+    assert chosen(tree, "src/kakoi/cli/commands/check.py") == ["tests/cli/test_check.py"]
 
 
 def test_data_counts_as_the_code_beside_it_and_pages_as_documents(tree: Path) -> None:

@@ -11,14 +11,14 @@ from tests.suite.profile import ROOT
 PLUGINS = ["-p", "tests.suite.tiers", "-p", "tests.suite.hangs", "-p", "tests.suite.profile"]
 
 
-def outcome(folder: Path, source: str, *options: str) -> tuple[int, str]:
+def outcome(folder: Path, source: str, *options: str, workers: int = 1) -> tuple[int, str]:
     (folder / "test_it.py").write_text(source)
     (folder / "pytest.ini").write_text("[pytest]\n")
     argv = [sys.executable, "-m", "pytest", *PLUGINS, "-p", "no:cacheprovider", *options]
     done = subprocess.run(
         [*argv, str(folder)],
         cwd=folder,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT), "PYTEST_XDIST_WORKER_COUNT": str(workers)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -49,6 +49,29 @@ def test_a_mark_without_a_reason_is_an_error(tmp_path: Path, mark: str) -> None:
     status, said = outcome(tmp_path, source)
     assert status == pytest.ExitCode.USAGE_ERROR
     assert "takes one reason" in said
+
+
+ORDER = """
+import pytest
+def test_first(): pass
+def test_second(): pass
+def test_third(): pass
+def test_fourth(): pass
+@pytest.mark.slow("waits")
+def test_slow(): pass
+@pytest.mark.slow("waits longer")
+def test_slower(): pass
+"""
+
+
+def test_each_worker_has_its_share_of_slow_tests_early(tmp_path: Path) -> None:
+    status, said = outcome(tmp_path, ORDER, "-v", workers=2)
+    assert status == 0, said
+    order = [line.split("::")[1].split(" ")[0] for line in said.splitlines() if "PASSED" in line]
+    names = ("slow", "first", "second", "slower", "third", "fourth")
+    assert order == [f"test_{name}" for name in names]
+    _, said = outcome(tmp_path, ORDER, "-v")
+    assert said.index("test_fourth") < said.index("test_slow")
 
 
 HUNG = """
@@ -83,7 +106,7 @@ def test_sleeps(): time.sleep(0.3)
 """
 
 
-def test_the_time_of_a_run_is_told_by_folder_and_by_test(tmp_path: Path) -> None:
+def test_the_time_of_a_run_is_reported_by_folder_and_by_test(tmp_path: Path) -> None:
     status, said = outcome(tmp_path, TIMED)
     assert status == 0
     assert "(26 tests)" in said

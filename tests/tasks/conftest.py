@@ -1,4 +1,4 @@
-"""A manager of environments on a real engine, and servers of git beside it."""
+"""An environment manager on a real engine, and git servers."""
 
 import fcntl
 import os
@@ -11,32 +11,38 @@ from typing import Any
 import pytest
 
 from kakoi.audit import AuditLog
-from kakoi.config.credentials import credential_for
-from kakoi.egress.proxy import Proxy
+from kakoi.backends.adapter import Limits
+from kakoi.channel.delivery import RunnerSettings
+from kakoi.channel.runner_channel import RunnerChannel, open_channel
+from kakoi.network.git_credentials import credential_for
+from kakoi.network.proxy import Proxy
 from kakoi.process.executor import ProcessExecutor
-from kakoi.runner.channel import RunnerChannel, open_channel
-from kakoi.runner.delivery import RunnerSettings
-from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
-from kakoi.tasks.reaching import MakeProxy
+from kakoi.tasks.network import ProxyFactory
+from tests.backends.boxes import require_bubblewrap
 from tests.engine import containers
 from tests.images.built import CACHE
-from tests.images.conftest import full_image as full_image  # One with go and Java, too.
-from tests.images.conftest import image as image  # One with pip and npm; built if need be.
-from tests.images.conftest import tools_image as tools_image  # One with cargo and maven.
+from tests.images.conftest import full_image as full_image  # Also has Go and Java.
+from tests.images.conftest import image as image  # Has pip and npm, built on demand.
+from tests.images.conftest import tools_image as tools_image  # Has cargo and maven.
 from tests.runner.conftest import host_launch
 from tests.tasks.hosting import PYTHON, GitServer, docker, now, start_server
 
 
 @pytest.fixture(scope="session")
 def engine() -> None:
-    """Skip where there is none, or fail where it is required."""
+    """Skip if there is no engine, or fail if it is required."""
     try:
         docker("image", "inspect", PYTHON)
     except (OSError, AssertionError) as error:
         if "docker" in os.environ.get("KAKOI_REQUIRE", ""):
             raise
         pytest.skip(f"no docker engine with test images; scripts/engine start: {error}")
+
+
+@pytest.fixture(scope="session")
+def bubblewrap() -> None:
+    require_bubblewrap()
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +57,8 @@ def git(engine: None) -> Iterator[GitServer]:
 
 @pytest.fixture
 def images(engine: None) -> Iterator[None]:
-    """No image of a project stays. Whose an image is cannot be seen, so one test at a time."""
+    """Remove the project images that a test makes. An image does not show its test, so only one
+    test runs at a time."""
 
     def found() -> set[str]:
         form = ["--filter", "reference=kakoi-project", "--format", "{{.Repository}}:{{.Tag}}"]
@@ -68,7 +75,7 @@ def images(engine: None) -> Iterator[None]:
 
 @pytest.fixture
 def owner(engine: None) -> Iterator[str]:
-    """A name for all containers of one test; none of them is left at its end."""
+    """A name for all containers of one test. Fails if any of them is left at the end."""
     name = f"test-{uuid.uuid4()}"
     yield name
     left = containers(name)
@@ -82,7 +89,7 @@ Make = Callable[..., ExecutionEnvironmentManager]
 
 @pytest.fixture
 async def make(owner: str, tmp_path: Path) -> AsyncIterator[Make]:
-    """Managers with these options, and with `tokens` for variables; closed at the end."""
+    """A function that creates managers, with `tokens` as variables. The fixture closes them."""
     made: list[ExecutionEnvironmentManager] = []
 
     def make(
@@ -92,10 +99,10 @@ async def make(owner: str, tmp_path: Path) -> AsyncIterator[Make]:
         executor: ProcessExecutor | None = None,
         ssh_env: dict[str, str] | None = None,
         kind: type[ExecutionEnvironmentManager] = ExecutionEnvironmentManager,
-        make_proxy: MakeProxy = Proxy,
+        make_proxy: ProxyFactory = Proxy,
         **options: Any,
     ) -> ExecutionEnvironmentManager:
-        # The server of git is a neighbour, which only the network of the engine leads to.
+        # The git server is another container, reachable only through the engine's network.
         base = {"image": PYTHON, "limits": Limits(cpus=1.0), "network": "bridge"}
         wanted = {**base, **options}
         made.append(
@@ -121,7 +128,7 @@ async def make(owner: str, tmp_path: Path) -> AsyncIterator[Make]:
 
 @pytest.fixture
 async def channel(tmp_path: Path) -> AsyncIterator[RunnerChannel]:
-    """A way to a runner on this machine, in a directory of the test's own."""
+    """A channel to a runner on this machine, in the test's own directory."""
     opened = await open_channel(host_launch(tmp_path), RunnerSettings())
     yield opened
     await opened.close()

@@ -1,10 +1,10 @@
-"""A consumer as a process of its own: takes tasks until the queue is empty, and tells about it.
+"""A consumer in a separate process, which takes tasks until the queue is empty and logs them.
 
     python consumer.py QUEUE LEASE_S LOG LOCKS
 
-QUEUE is a file of SQLite or an address of Redis. Each line of LOG is an event, the process and a key.
-While it works on a key it holds the lock of a file in LOCKS: two at once would be noticed. A key that
-ends in `/slow` is worked on until standard input ends.
+QUEUE is a SQLite file or a Redis URL. Each line of LOG has an event, the pid and a key. While the
+consumer works on a key, it holds the lock of a file in LOCKS, which detects two at once. Work on a
+key that ends in `/slow` lasts until stdin is closed.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from kakoi.tasks.queue import Lease, TaskQueue, keep
-from kakoi.tasks.queue_redis import RedisQueue
-from kakoi.tasks.queue_sqlite import SqliteQueue
+from kakoi.tasks.queue.api import Lease, TaskQueue, run_with_lease
+from kakoi.tasks.queue.redis import RedisQueue
+from kakoi.tasks.queue.sqlite import SqliteQueue
 
 
 def open_queue(address: str, lease_s: float) -> TaskQueue:
@@ -51,7 +51,7 @@ async def main(address: str, lease_s: str, log: str, locks: str) -> None:
         if lease is None:
             await asyncio.sleep(0.1)
             continue
-        await keep(queue, lease, work(lease, written, locks))
+        await run_with_lease(queue, lease, work(lease, written, locks))
         await queue.done(lease)
     await queue.aclose()
 

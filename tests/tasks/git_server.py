@@ -1,13 +1,13 @@
-"""Git over HTTP, to be run in a container of its own: `python3 -c <this> <token>`.
+"""Git over HTTP, to run in a separate container: `python3 -c <this> <token>`.
 
-/open/NAME.git      for everybody
-/private/NAME.git   for whoever knows the token, with any name
+/open/NAME.git      for everyone
+/private/NAME.git   needs the token, with any user name
 /away/HOST/...      a redirect to http://HOST/...
-/hang/...           an answer that never comes
-/stall/NAME.git     half of each pack, and then nothing
-/last/NAME.git      half of a pack, and then there is no server any more
-/broken/...         a status of 503
-/seen               every Authorization header that came, one in a line
+/hang/...           never answers
+/stall/NAME.git     sends half of each pack, and then nothing
+/last/NAME.git      sends half of a pack, and then the server exits
+/broken/...         answers with status 503
+/seen               every Authorization header received, one per line
 """
 
 import base64
@@ -85,7 +85,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content[: len(content) // 2] if is_half else content)
         if is_stalled:
             threading.Event().wait()
-        if is_last:  # Whoever comes now finds nobody.
+        if is_last:  # Later connections are refused.
             self.server.shutdown()
             self.server.server_close()
 
@@ -93,7 +93,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def commit(
     branch: str, number: int, parent: str = "", files: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """A commit as `git fast-import` reads it; it adds a file of its own."""
+    """Return a commit for `git fast-import` that adds its own file."""
     name = f"{branch}-{number}"
     text = f"commit refs/heads/{branch}\ncommitter A <a@b> {number} +0000\ndata 1\nx\n"
     text += f"from refs/heads/{parent}\n" if parent else ""
@@ -130,7 +130,7 @@ TURN = threading.Lock()
 
 
 def make(name: str) -> None:
-    """Make a repository when somebody asks for it."""
+    """Create a repository on its first request."""
     with TURN:
         if name in RECIPES and not os.path.exists(f"{ROOT}/{name}.git"):
             repository(name, RECIPES[name](), "trunk" if name == "trunk" else "main")

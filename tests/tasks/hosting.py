@@ -1,4 +1,4 @@
-"""Engines, servers of git and managers for the tests of environments."""
+"""Engines, git servers and managers for the tests of environments."""
 
 import subprocess
 import time
@@ -26,10 +26,10 @@ def docker(*args: str, stdin: str | None = None) -> str:
 
 
 def bridge() -> str:
-    """The address at which containers and this machine see the same server.
+    """Return the address at which containers and this machine reach the same server.
 
-    An engine that was started for the first time knows the subnet of its bridge, and names the
-    gateway only after its next start; it is the first address either way.
+    An engine that runs for the first time reports the subnet of its bridge, but the gateway only
+    after its next start. The gateway is the first address in both cases.
     """
     form = "{{(index .IPAM.Config 0).Subnet}}"
     network = ip_network(docker("network", "inspect", "bridge", "--format", form))
@@ -37,7 +37,7 @@ def bridge() -> str:
 
 
 def program_of(command: str, args: Sequence[str]) -> str:
-    """A program and its first word, as it was started; of git behind its limits, those of git."""
+    """Return a program and its first argument. For git started by `sh` with limits, git's."""
     if command == "sh" and args[2:3] == ["git"]:  # sh -c SCRIPT git BLOCKS KIB …
         return f"git {args[5]}"
     return f"{command} {args[0]}"
@@ -79,9 +79,16 @@ def a_repository(folder: Path, files: dict[str, str]) -> str:
     return f"file://{folder}"
 
 
+def head_of(project: Path) -> str:
+    argv = ["git", "-C", str(project), "rev-parse", "HEAD"]
+    return subprocess.run(
+        argv, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+
+
 @dataclass(frozen=True)
 class GitServer:
-    """A container that serves git; see git_server.py."""
+    """A container that serves git (see git_server.py)."""
 
     name: str
     host: str

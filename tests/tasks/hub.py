@@ -1,6 +1,6 @@
-"""A GitHub and a GitLab with a project: the REST API and git over HTTP at one address, for a token.
+"""A fake GitHub and GitLab with a project: REST API and git over HTTP on one host, with a token.
 
-The project adds two numbers, wrongly, and has a test that says so.
+The project adds two numbers incorrectly, and has a test that fails.
 """
 
 import base64
@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.tasks.trackers import TOKEN, FakeGitHub, FakeGitLab, Reply, Tracker, send
 
 BROKEN = "def add(a, b):\n    return a - b\n"
-# Longer, too: Python tells a changed file by its size and the second it was written in.
+# Also longer, because Python detects a changed file by its size and its mtime in seconds.
 MENDED = BROKEN.replace("a - b", "a + b  # both")
 TESTS = """\
 import unittest
@@ -36,7 +36,7 @@ PULL = 8
 
 
 class Hosting(Tracker):
-    """Serves git besides; `refused`: pushes are declined."""
+    """A tracker that also serves git. `refused`: pushes are declined."""
 
     folder: Path
     repository: Path
@@ -71,7 +71,7 @@ class Hosting(Tracker):
         return git(self.repository, "ls-tree", "-r", "--name-only", branch).split()
 
     def everything_said(self) -> str:
-        """All that anybody can read there."""
+        """Return everything that is readable there."""
         history = git(self.repository, "log", "--all", "-p", "--format=%an %ae %B")
         return history + json.dumps([each.body for each in self.seen])
 
@@ -108,7 +108,7 @@ def serve_git(folder: Path, request: BaseHTTPRequestHandler) -> None:
 
 
 class Hub(Hosting, FakeGitHub):
-    """Issue 7 and pull request 8 (from `feature`) wait."""
+    """A GitHub with the open issue 7 and pull request 8 (from `feature`)."""
 
     main = "main"
 
@@ -134,7 +134,7 @@ class Hub(Hosting, FakeGitHub):
         return [str(each["body"]) for each in self.comments.get(number, [])]
 
     def stage(self, number: int = ISSUE) -> str:
-        """The one label, in short; several in a row while it changes."""
+        """Return the label in short form, or several in a row while it changes."""
         return in_short(self.labels_of(number))
 
     def new_pulls(self) -> list[dict[str, object]]:
@@ -145,7 +145,7 @@ class Hub(Hosting, FakeGitHub):
 
 
 class Lab(Hosting, FakeGitLab):
-    """Issue 7 and merge request 8 (from `feature`) wait."""
+    """A GitLab with the open issue 7 and merge request 8 (from `feature`)."""
 
     main = "trunk"
 
@@ -171,7 +171,7 @@ class Lab(Hosting, FakeGitLab):
         return [str(each["body"]) for each in self.notes.get(_item(number), [])]
 
     def stage(self, number: int = ISSUE) -> str:
-        """The one label, in short; several in a row while it changes."""
+        """Return the label in short form, or several in a row while it changes."""
         return in_short(self.labels_of(*_item(number)))
 
     def new_pulls(self) -> list[dict[str, object]]:
@@ -216,7 +216,7 @@ def git(folder: Path, *argv: str) -> str:
 
 
 def make_project(bare: Path, main: str = "main") -> None:
-    """A bare repository with the branches `main` and `feature`, of two commits each."""
+    """Create a bare repository with the branches `main` and `feature`, of two commits each."""
     bare.parent.mkdir(parents=True)
     stream = ""
     files = {"adder.py": BROKEN, "test_adder.py": TESTS, "README.md": "Adds.\n"}

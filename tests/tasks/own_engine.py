@@ -1,6 +1,6 @@
-"""A Docker engine of a test's own, that can be stopped and started without anybody noticing.
+"""A Docker engine for one test, which can stop and start without affecting others.
 
-It has namespaces for its processes, mounts and networks: ended, nothing of it is left.
+It has its own pid, mount and network namespaces, so nothing is left when it ends.
 """
 
 import contextlib
@@ -11,13 +11,14 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.engine import ask
 from tests.tasks.hosting import WAIT_S, wait_until
 
 _BOX = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 class OwnEngine:
-    """`start` and `stop` as often as needed; `end` at last."""
+    """Call `start` and `stop` as often as needed, and `end` at last."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,7 +32,7 @@ class OwnEngine:
         argv += ["--cgroup-parent", f"/{self._group}"]
         argv += ["--config-file", f"{self.folder}/settings.json", "--shutdown-timeout", "5"]
         (self.folder / "settings.json").write_text("{}")
-        # Files with the numbers of dead processes: in a new namespace others have them.
+        # These contain pids of dead processes, which other processes have in a new namespace.
         for name in ("pid", "exec"):
             path = self.folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -41,11 +42,13 @@ class OwnEngine:
         assert self.is_up(), (self.folder / "log").read_text()[-3000:]
 
     def is_up(self) -> bool:
-        done = subprocess.run(["docker", "-H", self.host, "version"], capture_output=True)
-        return done.returncode == 0
+        try:
+            return bool(ask("/version", self.host))
+        except OSError:
+            return False
 
     def stop(self) -> None:
-        """As a service is stopped: it ends its containers."""
+        """Stop the engine as a service manager would. It stops its containers."""
         assert self._running is not None
         for pid in self.processes("dockerd"):
             os.kill(pid, signal.SIGTERM)
@@ -53,18 +56,20 @@ class OwnEngine:
 
     def end(self) -> None:
         if self._running is not None and self._running.poll() is None:
-            self._running.kill()  # The kernel ends its namespaces with it.
+            self._running.kill()  # The kernel kills its namespaces with it.
             self._running.wait(WAIT_S)
         limit = time.monotonic() + WAIT_S
         while self.folder.exists() and time.monotonic() < limit:
             shutil.rmtree(self.folder, ignore_errors=True)
-        for group in Path("/sys/fs/cgroup").glob(f"**/{self._group}"):
-            for each in (*sorted(group.glob("**/"), reverse=True), group):
+        # Not with a pattern: other tests remove groups while it is matched, and then it fails.
+        top = Path("/sys/fs/cgroup")
+        for group in [top / self._group, *(each / self._group for each in top.iterdir())]:
+            for folder, _groups, _files in os.walk(group, topdown=False):
                 with contextlib.suppress(OSError):
-                    each.rmdir()
+                    Path(folder).rmdir()
 
     def processes(self, word: str = "") -> list[int]:
-        """Those in its namespaces, by their numbers out here."""
+        """Return the processes in its namespaces, by their pids outside."""
         assert self._running is not None
         found = []
         first = _children(self._running.pid)
@@ -72,13 +77,13 @@ class OwnEngine:
             pid = first.pop()
             first += _children(pid)
             words = _read(f"/proc/{pid}/cmdline").replace("\0", " ")
-            # A zombie has no words: dockerd, as the first of its namespace, does not collect them.
+            # A zombie has no arguments. dockerd is the init of its namespace but does not reap.
             if words and word in words.split(" ")[0]:
                 found.append(pid)
         return found
 
     def mounts(self) -> list[str]:
-        """What it has mounted for containers."""
+        """Return its mounts for containers."""
         (pid,) = self.processes("dockerd")
         lines = _read(f"/proc/{pid}/mountinfo").splitlines()
         return [line for line in lines if f"{self.folder}/" in line and "/data " not in line]
@@ -90,7 +95,7 @@ class OwnEngine:
         return done.stdout.strip()
 
     def load(self, image: str) -> None:
-        """The image of that name, from the engine that everybody uses."""
+        """Copy the image from the shared engine."""
         argv = ["docker", "-H", self.host, "load", "--quiet"]
         with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saved:
             given = saved.stdout
@@ -99,7 +104,7 @@ class OwnEngine:
 
 
 def _children(pid: int) -> list[int]:
-    # Of each thread: a child belongs to the one that started it.
+    # For each thread, because a child belongs to the thread that started it.
     files = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(each) for file in files for each in _read(str(file)).split()]
 

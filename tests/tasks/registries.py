@@ -1,7 +1,7 @@
-"""Registries of packages in the real formats of pip, npm, go, cargo and maven, as one small server
-in a container.
+"""Package registries in the real formats of pip, npm, go, cargo and maven, in one small server in a
+container.
 
-Each has one package, whose only word is `genuine`. The server notes each package that is fetched.
+Each has one package, whose content is `genuine`. The server logs each package download.
 """
 
 import base64
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from tests.tasks.hosting import PYTHON, a_repository, docker, wait_until
 
-# What it serves is its only argument; besides, there may be an index of crates and Debian's plugins of
-# maven in its files. A page may be asked for again and again; a package is kept by whoever has it. HOST
-# is known to those who ask only.
+# Its only argument is the content to serve. Its file system can also have an index of crates and
+# Debian's maven plugins. Clients revalidate pages and cache packages. The server learns its own
+# name, which replaces @HOST@, only from the request.
 SERVER = """
 import base64, hashlib, http.server, json, pathlib, sys
 files = json.loads(sys.argv[1])
@@ -54,7 +54,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 print("up", flush=True)
 http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
 """
-# A path, and what is there: its kind and its bytes.
+# A path, with the kind and the bytes of its content.
 Files = Mapping[str, tuple[str, bytes]]
 WHEEL = "shared_thing-1.0-py3-none-any.whl"
 
@@ -103,7 +103,7 @@ def a_tarball(files: Mapping[str, str]) -> bytes:
     return data.getvalue()
 
 
-NODE_PACKAGE = a_node_package()  # Once: its bytes have the time of compression in them.
+NODE_PACKAGE = a_node_package()  # Built once, because its bytes contain the time of compression.
 NODE_INTEGRITY = "sha512-" + base64.b64encode(hashlib.sha512(NODE_PACKAGE).digest()).decode()
 NODE_PATH = "/npm/shared-thing/-/shared-thing-1.0.0.tgz"
 
@@ -158,7 +158,7 @@ def cargo_files() -> Files:
 
 
 def an_index_of_crates(folder: Path, host: str) -> Path:
-    """A repository, as cargo has had them from the beginning and still takes them."""
+    """Create an index as a git repository, cargo's original format, which it still supports."""
     about = {"name": "shared-thing", "vers": "1.0.0", "deps": [], "cksum": CRATE_SUM}
     more = {"features": {}, "yanked": False}
     files = {
@@ -166,7 +166,7 @@ def an_index_of_crates(folder: Path, host: str) -> Path:
         "sh/ar/shared-thing": json.dumps({**about, **more}) + "\n",
     }
     a_repository(folder, files)
-    # What who has files only needs besides them.
+    # Git needs these files to clone from a plain file server.
     subprocess.run(["git", "update-server-info"], cwd=folder, check=True, timeout=60)
     return folder / ".git"
 
@@ -189,7 +189,7 @@ def a_pom(group: str, name: str, version: str, more: str = "") -> str:
 
 @dataclass(frozen=True)
 class Registry:
-    """The server, and what projects that use it look like."""
+    """The server, and the files of projects that use it."""
 
     name: str
     host: str
@@ -247,7 +247,7 @@ class Registry:
         return {
             "Cargo.toml": f'{about}[dependencies]\nshared-thing = "1.0.0"\n',
             "src/main.rs": 'fn main() { println!("{}", shared_thing::WORD); }\n',
-            # This server has files and no program of git's; git itself makes do with them.
+            # This server only has files, without git's server program. The git client can use them.
             ".cargo/config.toml": (
                 '[source.crates-io]\nreplace-with = "ours"\n'
                 f'[source.ours]\nregistry = "http://{self.host}/index"\n'
@@ -257,7 +257,7 @@ class Registry:
 
     @property
     def locked_rust(self) -> dict[str, str]:
-        # The name that cargo has for its own registry, whatever stands in for it.
+        # Cargo's name for its own registry, whatever replaces it.
         source = "registry+https://github.com/rust-lang/crates.io-index"
         lock = (
             'version = 3\n\n[[package]]\nname = "p"\nversion = "1.0.0"\n'
@@ -272,7 +272,7 @@ class Registry:
         uses = (
             "<packaging>pom</packaging><dependencies><dependency><groupId>test.shared</groupId>"
             "<artifactId>shared-thing</artifactId><version>1.0</version></dependency></dependencies>"
-            # Debian has the other plugins under the versions that maven names itself.
+            # Debian has the other plugins in the versions that maven uses by default.
             "<build><pluginManagement><plugins><plugin><artifactId>maven-site-plugin</artifactId>"
             "<version>3.12.1</version></plugin></plugins></pluginManagement></build>"
         )
@@ -287,12 +287,15 @@ class Registry:
         }
 
     def fetched(self) -> int:
-        """How many packages it has handed out."""
+        """Return the number of packages downloaded."""
         return docker("logs", self.name).split().count("fetched")
 
 
 def start_registry(owner: str, folder: Path, image: str = PYTHON) -> Registry:
-    """`image`: one with Debian's plugins, if maven is to ask. `folder`: for what it has to make."""
+    """Start the server.
+
+    `image`: for maven, one with Debian's plugins. `folder`: for generated files.
+    """
     name = f"kakoi-registry-{uuid.uuid4()}"
     kinds = (pip_files(), npm_files(), go_files(), cargo_files(), maven_files())
     served = {

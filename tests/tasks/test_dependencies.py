@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakoi.tasks.dependencies import steps_for
+from kakoi.tasks.dependencies import install_steps
 
 ONE = [
     ("package.json", "npm install"),
@@ -42,25 +42,25 @@ ONE = [
 @pytest.mark.requirement("A-044", "A-045", "A-046", "A-047")
 @pytest.mark.parametrize(("files", "command"), ONE)
 def test_the_most_certain_file_of_a_project_decides(files: str, command: str) -> None:
-    assert [step.command for step in steps_for(["README.md", *files.split()])] == [command]
+    assert [step.command for step in install_steps(["README.md", *files.split()])] == [command]
 
 
 @pytest.mark.requirement("A-047")
 def test_a_project_of_several_kinds_has_several_steps_and_one_of_none_has_none() -> None:
-    found = steps_for(["go.mod", "package.json", "requirements.txt", "environment.yml"])
+    found = install_steps(["go.mod", "package.json", "requirements.txt", "environment.yml"])
     assert [step.file for step in found] == [
         "package.json",
         "requirements.txt",
         "environment.yml",
         "go.mod",
     ]
-    assert steps_for([]) == []
-    assert steps_for(["README.md", "src", "requirements.txt.bak"]) == []
+    assert install_steps([]) == []
+    assert install_steps(["README.md", "src", "requirements.txt.bak"]) == []
 
 
 @pytest.mark.parametrize("lock", ["yarn.lock", "uv.lock", "Cargo.lock", "package-lock.json"])
 def test_a_lock_file_without_its_project_is_passed_over(lock: str) -> None:
-    assert steps_for([lock]) == []
+    assert install_steps([lock]) == []
 
 
 FILES = sorted({word for files, _ in ONE for word in files.split()})
@@ -68,7 +68,7 @@ FILES = sorted({word for files, _ in ONE for word in files.split()})
 
 @given(st.lists(st.sampled_from(FILES)))
 def test_each_step_is_for_a_file_that_is_there_and_names_no_other(files: list[str]) -> None:
-    for step in steps_for(files):
+    for step in install_steps(files):
         assert step.file in files
         named = [word for word in step.command.split() if "." in word and word not in (".", "-e")]
         assert named in ([], [step.file])
@@ -79,10 +79,10 @@ def test_each_step_is_for_a_file_that_is_there_and_names_no_other(files: list[st
 def test_packages_of_python_go_to_a_folder_of_the_user_if_programs_are_looked_for_there(
     tmp_path: Path, on_path: bool
 ) -> None:
-    (step,) = steps_for(["requirements.txt"])
+    (step,) = install_steps(["requirements.txt"])
     path = os.environ["PATH"] + (f":{tmp_path}/.venv/bin" if on_path else "")
     for _ in range(2):  # The second time it is there.
         env = {"PATH": path, "HOME": str(tmp_path)}
         subprocess.run(["sh", "-ec", step.before], env=env, check=True, timeout=60)
     assert (tmp_path / ".venv" / "pyvenv.cfg").exists() is on_path
-    assert [each.before for each in steps_for(["go.mod", "package.json"])] == ["", ""]
+    assert [each.before for each in install_steps(["go.mod", "package.json"])] == ["", ""]

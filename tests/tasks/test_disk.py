@@ -2,9 +2,9 @@
 
 import pytest
 
-from kakoi.runner.commands import MIB
-from kakoi.sandbox.adapter import Limits
-from tests.sandbox.boxes import needs_root
+from kakoi.backends.adapter import Limits
+from kakoi.channel.api import MIB
+from tests.backends.boxes import needs_root
 from tests.tasks.conftest import Make
 from tests.tasks.hosting import GitServer, a_task
 

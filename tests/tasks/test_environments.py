@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from kakoi.audit import Event, read
+from kakoi.backends.adapter import Limits
+from kakoi.channel.api import MIB
 from kakoi.errors import ConfigurationError, ExecutionTimeoutError, SandboxError, SecurityError
 from kakoi.process import ProcessResult, SpawnOptions
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import MIB
-from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.checkout import CloneError
 from kakoi.tasks.environments import (
     ContainerInfo,
     EnvironmentOptions,
     ExecutionEnvironmentManager,
 )
-from kakoi.tasks.recording import SESSION
+from kakoi.tasks.stats import SESSION
 from kakoi.tasks.task import Task
 from tests.engine import containers
 from tests.fakes import RecordingExecutor, answer
@@ -59,6 +59,15 @@ class Watched(ExecutionEnvironmentManager):
 
 
 # --- Prepare, execute, cleanup ---------------------------------------------------------------
+
+
+def test_the_names_of_the_spec_are_imported_from_the_package() -> None:
+    from kakoi.tasks import ContainerInfo as Info
+    from kakoi.tasks import ExecutionEnvironmentManager as Manager
+    from kakoi.tasks import TaskHandler
+
+    assert (Info, Manager) == (ContainerInfo, ExecutionEnvironmentManager)
+    assert inspect.iscoroutinefunction(TaskHandler.handle)
 
 
 @pytest.mark.requirement("A-001", "A-002")
@@ -106,9 +115,9 @@ async def test_a_life_in_its_order(git: GitServer, make: Make, owner: str) -> No
     assert steps[:5] == ["container", "image", "info", "create", "start"]
     assert "--name" in executor.spawned[3]
     assert f"coding-agent-exec-{task.uuid}" in executor.spawned[3]
-    # Our own git fetches the project, once; the rest of git runs inside.
+    # Our own git fetches the project, once, and says which commit it is; the rest runs inside.
     started = [program_of(words[0], words[1:]) for words in executor.spawned]
-    assert [each for each in started if each.startswith("git")] == ["git clone"]
+    assert [each for each in started if each.startswith("git")] == ["git clone", "git -C"]
     assert isinstance(info, ContainerInfo)
     assert (info.task_uuid, info.workspace_path, info.status) == (task.uuid, "/workspace/project", "ready")  # fmt: skip
     assert info.created_at.tzinfo is not None
@@ -181,7 +190,7 @@ async def test_dependencies_that_cannot_be_installed_are_told_and_the_task_goes_
     async with make().open(task) as info:
         assert [each.step.file for each in info.installed] == ["package.json", "requirements.txt", "go.mod"]  # fmt: skip
         assert info.status == "ready"
-        assert all("not found" in each.said for each in info.installed if not each.ok)
+        assert all("not found" in each.output for each in info.installed if not each.ok)
         assert not all(each.ok for each in info.installed)
     assert EnvironmentOptions().install_dependencies is True
     async with make(install_dependencies=False).open(task) as info:
@@ -238,7 +247,7 @@ async def test_commands_end_in_time_say_so_and_are_cut(
 async def test_a_container_that_the_manager_did_not_give_is_refused(make: Make, git: GitServer) -> None:  # fmt: skip
     manager = make()
     for other in ("", git.name, "0" * 64):
-        with pytest.raises(ConfigurationError, match="no environment of this manager"):
+        with pytest.raises(ConfigurationError, match="not an environment of this manager"):
             await manager.execute(other, "true")
 
 
@@ -386,6 +395,33 @@ async def test_what_is_still_in_use_is_no_leftover_however_old(git: GitServer, m
     assert await other.stale() == [info.name]
 
 
+class Swept(RecordingExecutor):
+    """An engine that is swept as soon as a container was created, or has got its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.manager: ExecutionEnvironmentManager | None = None
+        self.removed: dict[str, list[str]] = {}
+
+    async def spawn(
+        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+    ) -> ProcessResult:
+        result = await super().spawn(command, args, options)
+        if command == "docker" and args[0] in ("create", "rename") and self.manager is not None:
+            swept = await self.manager.cleanup_stale_containers(older_than=timedelta(0))
+            self.removed[args[0]] = swept
+        return result
+
+
+async def test_what_is_just_being_made_is_no_leftover(git: GitServer, make: Make) -> None:
+    executor = Swept()
+    executor.manager = manager = make(executor=executor, pool_size=1)
+    await manager.warm()
+    info = await manager.prepare(a_task(git.url("open/project")))
+    assert info.status == "ready"
+    assert executor.removed == {"create": [], "rename": []}
+
+
 class Failing(RecordingExecutor):
     """A real engine that fails at calls that begin with these words: with an answer, or slowly."""
 
@@ -419,7 +455,7 @@ async def test_what_cannot_be_removed_is_tried_three_times_and_then_a_leftover(
     assert len([words for words in executor.spawned if words[1] == "rm"]) == 3
     assert manager.leftovers == {info.name}
     assert (await manager.stats()).leftovers == 1
-    assert [record.levelno for record in caplog.records if "could not be removed" in record.message] == [logging.WARNING]  # fmt: skip
+    assert [record.levelno for record in caplog.records if "cannot remove" in record.message] == [logging.WARNING]  # fmt: skip
     executor.words = []
     manager.leftovers.add("coding-agent-exec-that-is-gone")
     # Whatever its age: it is known to be nobody's.
@@ -435,7 +471,7 @@ async def test_an_operation_of_the_engine_has_a_minute_is_tried_again_and_then_f
     for words in ("create", "start", "cp"):
         executor = Failing(words, ExecutionTimeoutError("`docker` ran longer than 60000 ms"))
         manager = make(executor=executor, limits=NO_DISK)
-        with pytest.raises(SandboxError, match=r"was not done .* after 60 s"):
+        with pytest.raises(SandboxError, match=r"did not finish .* after 60 s"):
             await manager.prepare(a_task())
         assert len([call for call in executor.spawned if call[1] == words]) == 3
         assert executor.limits_ms == {60_000}

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from kakoi._support.asyncio import finish
+from kakoi.backends.adapter import Limits
+from kakoi.channel.api import MIB
 from kakoi.errors import EnvironmentUnavailableError, KakoiError, LimitError, SandboxError
 from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import ProcessResult, SpawnOptions
-from kakoi.runner.commands import MIB
-from kakoi.sandbox.adapter import Limits
 from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.task import Task, container_name
-from kakoi.waiting import finish
-from tests.engine import containers
+from tests.engine import ask, containers
 from tests.tasks.conftest import Make
 from tests.tasks.hosting import (
     PYTHON,
@@ -158,9 +158,9 @@ def breaking(manager: ExecutionEnvironmentManager) -> Breaking:
 def left_of(own: OwnEngine) -> dict[str, object]:
     """Everything of containers that an engine has."""
     return {
-        "containers": own.docker("ps", "-aq").split(),
-        "volumes": own.docker("volume", "ls", "-q").split(),
-        "networks": sorted(own.docker("network", "ls", "--format", "{{.Name}}").split()),
+        "containers": ask("/containers/json?all=1", own.host),
+        "volumes": ask("/volumes", own.host)["Volumes"],
+        "networks": sorted(each["Name"] for each in ask("/networks", own.host)),
         "mounts": own.mounts(),
         "processes": len(own.processes()),
     }
@@ -381,19 +381,19 @@ async def test_an_engine_with_mounts_of_its_own_keeps_a_disk_in_memory_or_says_t
     """The disk that would be made for a container is not to be seen there."""
     usual = manager_of(own_engine)
     async with usual.open(a_task(here)) as info:
-        holding = usual.find(info.container_id).adapter.holding
-        assert "the engine has mounts of its own" in holding.not_kept["disk_bytes"]
-        assert "memory_bytes" in holding.kept
+        holding = usual.find(info.container_id).adapter.limit_report
+        assert "the engine has mounts of its own" in holding.unenforced["disk_bytes"]
+        assert "memory_bytes" in holding.enforced
     await usual.close()
     small = manager_of(own_engine, limits=Limits(disk_bytes=32 * MIB))
     async with small.open(a_task(here)) as info:
-        holding = small.find(info.container_id).adapter.holding
-        assert "sized tmpfs" in holding.kept["disk_bytes"]
+        holding = small.find(info.container_id).adapter.limit_report
+        assert "sized tmpfs" in holding.enforced["disk_bytes"]
         done = await small.execute(info.container_id, "head -c 40000000 /dev/zero >big")
         assert "No space left" in done.stderr
     await small.close()
     large = manager_of(own_engine, limits=Limits(asked=frozenset({"disk_bytes"})))
-    with pytest.raises(LimitError, match=r"cannot keep disk_bytes .* has mounts of its own"):
+    with pytest.raises(LimitError, match=r"cannot enforce disk_bytes .* has mounts of its own"):
         await large.prepare(a_task(here))
     await large.close()
     assert own_engine.docker("ps", "-aq") == ""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.config.handlers import open_environments, sweep
-from kakoi.config.settings import AuditSection, SandboxSection, Settings
-from kakoi.config.task_settings import TaskSection
-from kakoi.errors import ConfigurationError, KakoiError
+from kakoi.errors import KakoiError, SandboxError
+from kakoi.settings.model import AuditSection, SandboxSection, Settings
+from kakoi.settings.tasks import TaskSection
 from kakoi.tasks.folders import FolderEnvironments
+from kakoi.tasks.handler_from_settings import open_environments, sweep
 from tests.tasks.hosting import a_repository, a_task
 
 pytestmark = pytest.mark.anyio
@@ -47,15 +47,15 @@ async def test_a_task_has_a_clone_of_its_own_and_it_is_taken_away(
     info = await folders.prepare(task)
     path = Path(info.workspace_path)
     assert (path / "a.txt").read_text() == "x\n"
-    assert folders.find(info.container_id).info == info
     (path / "left.txt").write_text("from before")
-    info = await folders.prepare(task)  # Anew: nothing of before is there.
+    environment = await folders.prepare_environment(task)  # Anew: nothing of before is there.
+    assert environment.info().container_id == info.container_id
     assert not (path / "left.txt").exists()
     await folders.cleanup(task.uuid)
     await folders.cleanup(task.uuid)
     assert path.name not in os.listdir(path.parent)
-    with pytest.raises(ConfigurationError, match="no environment of ours"):
-        folders.find(info.container_id)
+    with pytest.raises(SandboxError, match="closed"):
+        await environment.box.run("true")
 
 
 async def test_a_clone_that_fails_leaves_nothing(

@@ -1,24 +1,25 @@
-"""TaskHandler: from an issue to a proposed change, and an end of every kind, in real containers.
+"""TaskHandler: from an issue to a proposed change, and an end of every kind.
 
-The tracker and git are a server; the model is a script; everything else is real.
+The tracker and git are a server; the model is a script; everything else is real. Where the container
+is not the point, the task is done in a folder, in bubblewrap: that takes a tenth of the time.
 """
 
 import asyncio
 import logging
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kakoi.agent.loop import Limits
-from tests.agent.models_for_tests import Script, call, done
+from kakoi.agents.loop import LoopLimits
+from tests.agents.models_for_tests import Script, call, done
 from tests.engine import containers
 from tests.tasks.conftest import Make
 from tests.tasks.hosting import bridge
-from tests.tasks.houses import KEY, MEND, House
 from tests.tasks.hub import BROKEN, ISSUE, MENDED, PULL, RUN_TESTS, Hosting, Hub, a_hub, git
+from tests.tasks.scripted_handler import KEY, MEND, ScriptedHandler, in_folders
 from tests.tasks.trackers import TOKEN
 
 pytestmark = pytest.mark.anyio
@@ -32,9 +33,19 @@ def hub(engine: None, tmp_path: Path) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def house(hub: Hub, make: Make, tmp_path: Path) -> House:
+def in_container(hub: Hub, make: Make, tmp_path: Path) -> ScriptedHandler:
     manager = make(tokens=hub.environ, install_dependencies=False)
-    return House(hub, manager, tmp_path)
+    return ScriptedHandler(hub, manager, tmp_path)
+
+
+@pytest.fixture
+async def scripted(
+    bubblewrap: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ScriptedHandler]:
+    """In a folder of this machine; none of them is left at the end."""
+    with a_hub(tmp_path / "srv") as hub:
+        async with in_folders(hub, tmp_path, monkeypatch) as scripted:
+            yield scripted
 
 
 # --- The whole way ---------------------------------------------------------------------------
@@ -43,7 +54,7 @@ def house(hub: Hub, make: Make, tmp_path: Path) -> House:
 @pytest.mark.requirement("A-006")
 @pytest.mark.requirement("A-084")
 async def test_an_issue_becomes_a_pull_request_with_tests_that_pass(
-    house: House, owner: str, caplog: pytest.LogCaptureFixture
+    in_container: ScriptedHandler, owner: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[str] = []
 
@@ -55,7 +66,7 @@ async def test_an_issue_becomes_a_pull_request_with_tests_that_pass(
         return react
 
     caplog.set_level(logging.DEBUG)
-    handled = await house.handle(
+    handled = await in_container.handle(
         call("execute_command", command=RUN_TESTS),
         then(MEND),
         then(call("execute_command", command=f"{RUN_TESTS}; env; cat .git/config; ls -a / ~")),
@@ -65,8 +76,8 @@ async def test_an_issue_becomes_a_pull_request_with_tests_that_pass(
     failed, _edited, passed = heard
     assert "AssertionError: -1 != 5" in failed
     assert "OK" in passed
-    assert house.steps == ["prepare", "model", "cleanup"]
-    hub = house.hub
+    assert in_container.steps == ["prepare", "model", "cleanup"]
+    hub = in_container.hub
     (pull,) = hub.new_pulls()
     assert pull["head"]["ref"] == handled.branch  # type: ignore[index] # of JSON
     assert pull["base"]["ref"] == "main"  # type: ignore[index] # of JSON
@@ -83,26 +94,28 @@ async def test_an_issue_becomes_a_pull_request_with_tests_that_pass(
     assert handled.url in said
     assert containers(owner) == []
     # The token was nowhere but on its way to the server.
-    (transcript,) = house.transcripts()
+    (transcript,) = in_container.transcripts()
     for place in (hub.everything_said(), transcript.read_text(), passed, caplog.text):
         assert TOKEN not in place
-    assert TOKEN not in (house.folder / "audit.jsonl").read_text()
+    assert TOKEN not in (in_container.folder / "audit.jsonl").read_text()
 
 
-async def test_what_is_done_about_a_pull_request_is_pushed_to_its_branch(house: House) -> None:
-    handled = await house.handle(MEND, done("mended"), key=house.hub.pull)
+async def test_what_is_done_about_a_pull_request_is_pushed_to_its_branch(
+    scripted: ScriptedHandler,
+) -> None:
+    handled = await scripted.handle(MEND, done("mended"), key=scripted.hub.pull)
     assert (handled.stage, handled.branch, handled.url) == ("done", "feature", "")
-    assert house.hub.file("feature", "adder.py") == MENDED
-    assert house.hub.new_pulls() == []
-    assert sorted(house.hub.branches()) == ["feature", "main"]
-    assert "`feature`" in house.hub.said(PULL)[0]
+    assert scripted.hub.file("feature", "adder.py") == MENDED
+    assert scripted.hub.new_pulls() == []
+    assert sorted(scripted.hub.branches()) == ["feature", "main"]
+    assert "`feature`" in scripted.hub.said(PULL)[0]
 
 
-async def test_no_change_is_no_pull_request_and_said_so(house: House) -> None:
-    handled = await house.handle(done("there is nothing to mend"))
+async def test_no_change_is_no_pull_request_and_said_so(scripted: ScriptedHandler) -> None:
+    handled = await scripted.handle(done("there is nothing to mend"))
     assert (handled.stage, handled.branch) == ("done", "")
-    assert sorted(house.hub.branches()) == ["feature", "main"]
-    (said,) = house.hub.said()
+    assert sorted(scripted.hub.branches()) == ["feature", "main"]
+    (said,) = scripted.hub.said()
     assert "Nothing was changed" in said
     assert "there is nothing to mend" in said
 
@@ -115,32 +128,32 @@ async def test_a_container_that_cannot_be_made_is_told_and_ends_in_error(
     hub: Hub, make: Make, tmp_path: Path, owner: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = make(tokens=hub.environ, image="kakoi-test:no-such-image")
-    house = House(hub, manager, tmp_path)
-    handled = await house.handle(done())
+    scripted = ScriptedHandler(hub, manager, tmp_path)
+    handled = await scripted.handle(done())
     assert handled.stage == hub.stage() == "error"
     assert "kakoi-test:no-such-image" in handled.error
     (said,) = hub.said()
     assert "kakoi-test:no-such-image" in said
     assert "kakoi-test:no-such-image" in caplog.text
-    assert "model" not in house.steps
+    assert "model" not in scripted.steps
     assert containers(owner) == []
 
 
 @pytest.mark.requirement("A-095")
 async def test_a_clone_that_fails_is_told_after_the_container_is_gone(
-    house: House, owner: str, caplog: pytest.LogCaptureFixture
+    in_container: ScriptedHandler, owner: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.hub.repository.rename(house.hub.repository.with_name("gone.git"))
+    in_container.hub.repository.rename(in_container.hub.repository.with_name("gone.git"))
     there_when_told: list[list[str]] = []
-    say = house.hub.say
+    say = in_container.hub.say
 
     def told(*words: Any, **more: Any) -> Any:
         there_when_told.append(containers(owner))
         return say(*words, **more)
 
-    house.hub.say = told  # type: ignore[method-assign] # to look at that very moment
-    handled = await house.handle(done())
-    assert handled.stage == house.hub.stage() == "error"
+    in_container.hub.say = told  # type: ignore[method-assign] # to look at that very moment
+    handled = await in_container.handle(done())
+    assert handled.stage == in_container.hub.stage() == "error"
     assert "CLONE_FAILED" in handled.error
     assert there_when_told == [[]]
     assert "cloning" in caplog.text
@@ -148,66 +161,79 @@ async def test_a_clone_that_fails_is_told_after_the_container_is_gone(
 
 
 @pytest.mark.requirement("A-085")
+@pytest.mark.parametrize("ends_by", ["an error", "the limit of steps"])
+async def test_a_task_that_ends_in_error_leaves_no_container(
+    in_container: ScriptedHandler, owner: str, ends_by: str
+) -> None:
+    said: Any = RuntimeError("a defect")
+    if ends_by == "the limit of steps":
+        said, in_container.limits = call("list_files"), LoopLimits(steps=2)
+    handled = await in_container.handle(said)
+    assert handled.stage == in_container.hub.stage() == "error"
+    assert in_container.steps == ["prepare", "model", "cleanup"]
+    assert containers(owner) == []
+
+
 @pytest.mark.parametrize(
     ("said", "limits", "words"),
     [
-        ([call("list_files")], Limits(steps=2), "the limit of 2 steps"),
-        (["I wonder."], Limits(steps=20), "5 answers in a row"),
-        ([RuntimeError("a defect")], Limits(steps=20), "kakoi failed: RuntimeError"),
-        ([MEND, done("too hard", gave_up=True)], Limits(steps=20), "too hard"),
+        ([call("list_files")], LoopLimits(steps=2), "the limit of 2 steps"),
+        (["I wonder."], LoopLimits(steps=20), "5 answers in a row"),
+        ([RuntimeError("a defect")], LoopLimits(steps=20), "kakoi failed: RuntimeError"),
+        ([MEND, done("too hard", gave_up=True)], LoopLimits(steps=20), "too hard"),
     ],
 )
-async def test_what_ends_in_error_leaves_no_container_and_pushes_nothing(
-    house: House, owner: str, said: list[Any], limits: Limits, words: str
+async def test_what_ends_in_error_says_why_and_pushes_nothing(
+    scripted: ScriptedHandler, said: list[Any], limits: LoopLimits, words: str
 ) -> None:
-    house.limits = limits
-    handled = await house.handle(*said)
-    assert handled.stage == house.hub.stage() == "error"
-    assert words in house.hub.said()[0]
-    assert house.steps[-1] == "cleanup"
-    assert containers(owner) == []
-    assert sorted(house.hub.branches()) == ["feature", "main"]
+    scripted.limits = limits
+    handled = await scripted.handle(*said)
+    assert handled.stage == scripted.hub.stage() == "error"
+    assert words in scripted.hub.said()[0]
+    assert scripted.steps[-1] == "cleanup"
+    assert sorted(scripted.hub.branches()) == ["feature", "main"]
 
 
-async def test_a_command_that_fails_is_told_to_the_model_and_not_the_end(house: House) -> None:
+async def test_a_command_that_fails_is_told_to_the_model_and_not_the_end(
+    scripted: ScriptedHandler,
+) -> None:
     heard: list[str] = []
 
     def react(last: str) -> Any:
         heard.append(last)
         return done("it is not there")
 
-    handled = await house.handle(call("execute_command", command="ls no-such-file"), react)
+    handled = await scripted.handle(call("execute_command", command="ls no-such-file"), react)
     assert handled.stage == "done"
     assert "no-such-file" in heard[0]
     assert "exit code 2" in heard[0]
 
 
 async def test_a_push_that_is_refused_is_an_error_without_the_token(
-    house: House, owner: str, caplog: pytest.LogCaptureFixture
+    scripted: ScriptedHandler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.hub.refused = True
-    handled = await house.handle(MEND, done("mended"))
-    assert handled.stage == house.hub.stage() == "error"
+    scripted.hub.refused = True
+    handled = await scripted.handle(MEND, done("mended"))
+    assert handled.stage == scripted.hub.stage() == "error"
     assert "PUSH_FAILED" in handled.error
-    assert "may the token push" in handled.error
-    assert TOKEN not in caplog.text + handled.error + house.hub.said()[0]
-    assert house.hub.new_pulls() == []
-    assert containers(owner) == []
-    [patch] = (house.folder / "transcripts").glob("*.patch")
+    assert "check that the token can push" in handled.error
+    assert TOKEN not in caplog.text + handled.error + scripted.hub.said()[0]
+    assert scripted.hub.new_pulls() == []
+    [patch] = (scripted.folder / "transcripts").glob("*.patch")
     assert "adder.py" in patch.read_text()
-    assert "`git apply`" in house.hub.said()[0]
+    assert "`git apply`" in scripted.hub.said()[0]
 
 
-async def test_a_branch_that_moved_meanwhile_is_not_overwritten(house: House) -> None:
-    hub = house.hub
+async def test_a_branch_that_moved_meanwhile_is_not_overwritten(scripted: ScriptedHandler) -> None:
+    hub = scripted.hub
 
     def moves(_last: str) -> Any:
         git(hub.repository, "update-ref", "refs/heads/feature", _empty_commit(hub, "feature"))
         return done("mended")
 
-    handled = await house.handle(MEND, moves, key=hub.pull)
+    handled = await scripted.handle(MEND, moves, key=hub.pull)
     assert handled.stage == "error"
-    assert "somebody else has pushed" in handled.error
+    assert "someone else pushed" in handled.error
     assert hub.file("feature", "adder.py") == BROKEN
 
 
@@ -221,63 +247,71 @@ def _empty_commit(hub: Hosting, branch: str) -> str:
 
 
 @pytest.mark.requirement("A-087")
-@pytest.mark.parametrize("by", ["unassigned", "closed"])
-async def test_a_task_that_is_taken_from_us_stops_between_steps(
-    house: House, owner: str, by: str
+async def test_a_task_that_is_taken_from_us_stops_between_steps_and_leaves_no_container(
+    in_container: ScriptedHandler, owner: str
 ) -> None:
-    assert isinstance(house.hub, Hub)
-    issue = house.hub.issues[ISSUE]
+    await stop_between_steps(in_container, lambda issue: issue.update(assignees=[]))
+    assert containers(owner) == []
+
+
+async def test_a_task_that_is_closed_stops_between_steps(scripted: ScriptedHandler) -> None:
+    await stop_between_steps(scripted, lambda issue: issue.update(state="closed"))
+
+
+async def stop_between_steps(
+    scripted: ScriptedHandler, how: Callable[[dict[str, Any]], None]
+) -> None:
+    assert isinstance(scripted.hub, Hub)
+    issue = scripted.hub.issues[ISSUE]
     issue["assignees"] = [{"login": "bot"}]
 
     def react(_last: str) -> Any:
-        if by == "closed":
-            issue["state"] = "closed"
-        else:
-            issue["assignees"] = []
+        how(issue)
         return MEND
 
     script = Script(call("list_files"), react, done("never said"))
-    handled = await house.handle(script=script)
-    assert handled.stage == house.hub.stage() == "stopped"
+    handled = await scripted.handle(script=script)
+    assert handled.stage == scripted.hub.stage() == "stopped"
     assert len(script.asked) == 2
-    assert house.steps[-1] == "cleanup"
-    assert containers(owner) == []
-    assert sorted(house.hub.branches()) == ["feature", "main"]
+    assert scripted.steps[-1] == "cleanup"
+    assert sorted(scripted.hub.branches()) == ["feature", "main"]
 
 
 @pytest.mark.requirement("A-086")
 @pytest.mark.slow("two environments")
-async def test_a_paused_task_is_gone_on_with_in_a_new_container(house: House, owner: str) -> None:
-    assert isinstance(house.hub, Hub)
-    issue = house.hub.issues[ISSUE]
+async def test_a_paused_task_is_gone_on_with_in_a_new_container(
+    in_container: ScriptedHandler, owner: str
+) -> None:
+    assert isinstance(in_container.hub, Hub)
+    issue = in_container.hub.issues[ISSUE]
 
     def react(_last: str) -> Any:
         issue["labels"] = [{"name": "coding agent paused"}]
         return MEND
 
-    handled = await house.handle(call("list_files"), react, done("never said"))
-    assert handled.stage == house.hub.stage() == "paused"
-    assert house.steps == ["prepare", "model", "cleanup"]
+    handled = await in_container.handle(call("list_files"), react, done("never said"))
+    assert handled.stage == in_container.hub.stage() == "paused"
+    assert in_container.steps == ["prepare", "model", "cleanup"]
     assert containers(owner) == []
     issue["labels"] = [{"name": "coding agent"}]
     script = Script(done("mended"))
-    handled = await house.handle(script=script)
-    assert handled.stage == house.hub.stage() == "done"
-    assert house.steps == ["prepare", "model", "cleanup"] * 2
+    handled = await in_container.handle(script=script)
+    assert handled.stage == in_container.hub.stage() == "done"
+    assert in_container.steps == ["prepare", "model", "cleanup"] * 2
     assert "adder.py" in str(script.asked[0])  # What was listed before the pause.
-    assert "the environment was made anew" in str(script.asked[0])
+    assert "the environment was created again" in str(script.asked[0])
     # What was changed before the pause is part of the work.
-    assert house.hub.file(handled.branch, "adder.py") == MENDED
+    assert in_container.hub.file(handled.branch, "adder.py") == MENDED
     # It has ended: the next time is a new beginning.
     script = Script(done("x"))
-    handled = await house.handle(script=script)
-    assert "made anew" not in str(script.asked[0])
+    handled = await in_container.handle(script=script)
+    assert "created again" not in str(script.asked[0])
     assert handled.branch == ""
 
 
 @pytest.mark.slow("a whole task, cancelled half-way")
 async def test_who_is_cancelled_leaves_no_container_and_the_task_as_begun(
-    house: House, owner: str
+    in_container: ScriptedHandler, owner: str
 ) -> None:
     sleeping = asyncio.Event()
 
@@ -285,21 +319,23 @@ async def test_who_is_cancelled_leaves_no_container_and_the_task_as_begun(
         sleeping.set()
         return call("execute_command", command="sleep 600")
 
-    working = asyncio.ensure_future(house.handle(call("list_files"), react))
+    working = asyncio.ensure_future(in_container.handle(call("list_files"), react))
     await asyncio.wait_for(sleeping.wait(), 60)
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
     assert containers(owner) == []
-    assert house.hub.stage() == "processing"
-    assert house.hub.said() == []
+    assert in_container.hub.stage() == "processing"
+    assert in_container.hub.said() == []
 
 
-async def test_a_task_that_ends_whoever_does_it_is_not_begun_for_ever(house: House) -> None:
-    handled = await house.handle(done(), attempt=6)
-    assert handled.stage == house.hub.stage() == "error"
-    assert "begun 5 times" in house.hub.said()[0]
-    assert house.steps == []
+async def test_a_task_that_ends_whoever_does_it_is_not_begun_for_ever(
+    scripted: ScriptedHandler,
+) -> None:
+    handled = await scripted.handle(done(), attempt=6)
+    assert handled.stage == scripted.hub.stage() == "error"
+    assert "started 5 times" in scripted.hub.said()[0]
+    assert scripted.steps == []
 
 
 # --- Hostile ---------------------------------------------------------------------------------
@@ -329,21 +365,23 @@ CONFIG = """\
 """
 
 
-async def test_a_model_that_owns_git_in_its_container_gets_no_token(house: House) -> None:
+async def test_a_model_that_owns_git_in_its_container_gets_no_token(
+    in_container: ScriptedHandler,
+) -> None:
     heard: list[str] = []
 
     def react(last: str) -> Any:
         heard.append(last)
         return done(f"mended, and by the way {TOKEN} {KEY}")
 
-    handled = await house.handle(
+    handled = await in_container.handle(
         MEND,
         call("write_file", path="config.txt", content=CONFIG),
         call("write_file", path="own.py", content=OWN_GIT),
         call("execute_command", command="python3 own.py"),
         react,
     )
-    hub = house.hub
+    hub = in_container.hub
     assert "owned" in heard[0]
     assert handled.stage == "done", handled.error
     assert hub.file(handled.branch, "adder.py") == MENDED
@@ -353,24 +391,26 @@ async def test_a_model_that_owns_git_in_its_container_gets_no_token(house: House
     assert KEY.rpartition("@")[2] not in said
 
 
-async def test_history_that_was_rewritten_stays_where_it_was_made(house: House) -> None:
+async def test_history_that_was_rewritten_stays_where_it_was_made(
+    scripted: ScriptedHandler,
+) -> None:
     script = "import pathlib; pathlib.Path('.git/HEAD').write_text('ref: refs/heads/elsewhere')"
-    handled = await house.handle(
+    handled = await scripted.handle(
         call("write_file", path="rewrite.py", content=script),
         call("execute_command", command="python3 rewrite.py"),
         done("rewritten"),
     )
     assert (handled.stage, handled.error) == ("done", "")
-    assert sorted(house.hub.branches()) == [handled.branch, "feature", "main"]
-    assert "adder.py" in house.hub.files(handled.branch)
-    repository = house.hub.repository
+    assert sorted(scripted.hub.branches()) == [handled.branch, "feature", "main"]
+    assert "adder.py" in scripted.hub.files(handled.branch)
+    repository = scripted.hub.repository
     assert git(repository, "rev-parse", f"{handled.branch}~1") == git(
         repository, "rev-parse", "main"
     )
 
 
-async def test_rules_of_the_project_hold_in_its_environment(house: House) -> None:
-    repository = house.hub.repository
+async def test_rules_of_the_project_hold_in_its_environment(in_container: ScriptedHandler) -> None:
+    repository = in_container.hub.repository
     blob = git_input(repository, "policy: {blocked: [python3]}\ntools: {exclude: [write_file]}\n")
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
     tree = git(repository, "ls-tree", "main") + f"\n100644 blob {blob}\t.coding-agent-rules.yaml\n"
@@ -384,7 +424,7 @@ async def test_rules_of_the_project_hold_in_its_environment(house: House) -> Non
         return done("I may not")
 
     script = Script(call("execute_command", command=RUN_TESTS), react)
-    await house.handle(script=script)
+    await in_container.handle(script=script)
     assert "python3" in heard[0]
     assert "OK" not in heard[0]
     assert "write_file" not in script.tools

@@ -7,6 +7,7 @@ import select
 import signal
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from tests.agent.anthropic_server import AnthropicServer, blocks_of
-from tests.agent.openai_server import OpenAIServer, call, last_tool_text
-from tests.doors.conftest import has_bubblewrap, need
-from tests.doors.forked import Forked
-from tests.doors.terminals import PATIENCE_S
+from tests.agents.anthropic_server import AnthropicServer, blocks_of
+from tests.agents.openai_server import OpenAIServer, call, last_tool_text
+from tests.cli.conftest import has_bubblewrap, need
+from tests.cli.forked import Forked
+from tests.cli.terminals import PATIENCE_S
 from tests.engine import containers
 from tests.tasks.hosting import PYTHON, bridge, wait_until
 from tests.tasks.hub import BROKEN, MENDED, PULL, RUN_TESTS, Hub, a_hub, a_lab, git, make_project
@@ -31,6 +32,8 @@ from tests.tasks.trackers import TOKEN
 KEY = "a-key-that-nobody-may-see-0123456789"
 MEND = call("edit_file", path="adder.py", old_text="a - b", new_text="a + b  # both")
 DONE = call("done", summary="add adds; its test passes")
+FOREIGN = Path(__file__).parent.parent / "agents" / "foreign_server.py"
+EXECUTOR = Path(__file__).with_name("command_server.py")
 SCRIPT = (call("execute_command", command=RUN_TESTS), MEND,
           call("execute_command", command=RUN_TESTS), DONE)  # fmt: skip
 
@@ -56,6 +59,7 @@ class Runner:
             "KAKOI_MODEL": "openai:scripted",
             "KAKOI_MODEL_URL": self.model,
             "KAKOI_MODEL_API_KEY": KEY,
+            "COMMAND_EXECUTOR_ENABLED": "true",
             "LANG": "C.UTF-8",
             **self.environ,
         }
@@ -194,12 +198,164 @@ def test_what_cannot_be_a_task_is_said_in_words(tmp_path: Path) -> None:
     (tmp_path / "bad.md").write_text("---\ntitle: x\n---\nDo.\n")
     run = Runner(tmp_path, "http://127.0.0.1:1/v1")
     for target, words in [
-        ("https://elsewhere.example/x", "is no address of a task"),
+        ("https://elsewhere.example/x", "is not the address of a task"),
         ("bad.md", "repository"),
     ]:
         status, _told, err = run("run", target)
         assert status == 2, err
         assert words in err
+
+
+# --- Without the command executor ------------------------------------------------------------
+
+
+def switched(run: Runner, **executor: Any) -> Runner:
+    """The same, but only the settings file says whether tasks can run commands."""
+    run.environ["COMMAND_EXECUTOR_ENABLED"] = ""
+    run.config["command_executor"] = executor
+    return run
+
+
+@pytest.mark.requirement("A-083", "A-098")
+@pytest.mark.parametrize("executor", [{}, {"enabled": False}], ids=["default", "off"])
+def test_a_task_that_needs_commands_is_not_begun_while_they_are_off(
+    hub: Hub, tmp_path: Path, owner: str, executor: dict[str, Any]
+) -> None:
+    with OpenAIServer().listening() as model:
+        run = switched(runner_for(hub, tmp_path, owner, model), **executor)
+        for words in (("run", hub.issue), ("consumer", "--continuous")):
+            status, told, err = run(*words)
+            assert (status, told) == (2, []), err
+            assert "tasks cannot run commands, because `tasks.enabled` is false" in err
+            assert "set `tasks: {enabled: true}` in your settings" in err
+            assert "COMMAND_EXECUTOR_ENABLED=true" in err
+        assert model.requests == []
+    assert hub.seen == []
+    assert containers(owner) == []
+
+
+@pytest.mark.requirement("A-083")
+def test_a_task_without_commands_has_the_tools_of_other_servers_and_ends_with_a_comment(
+    hub: Hub, tmp_path: Path, owner: str
+) -> None:
+    script = (call("notes__hello"), call("done", summary="it was decided long ago"))
+    with OpenAIServer(*script).listening() as model:
+        run = switched(runner_for(hub, tmp_path, owner, model), enabled=False)
+        server = {"name": "notes", "command": [sys.executable, str(FOREIGN), "good"]}
+        run.config["agent"] = {"mcp_servers": [server]}
+        run.config["tasks"]["pool_size"] = 1
+        status, told, err = run("run", hub.issue, "--json")
+    assert status == 0, err
+    assert "warning: tasks cannot run commands, because `tasks.enabled` is false" in err
+    assert (told[0]["stage"], told[0]["branch"]) == ("done", "")
+    assert hub.git_requests == []
+    assert "it was decided long ago" in hub.said()[0]
+    tools = {each["function"]["name"] for each in model.requests[0]["tools"]}
+    assert "notes__hello" in tools
+    assert "execute_command" not in tools
+    assert "Command Execution Feature" not in json.dumps(model.requests)
+    assert containers(owner) == []
+
+
+@pytest.mark.slow("a whole task")
+@pytest.mark.requirement("A-083", "X-33")
+def test_the_designs_own_settings_switch_commands_on_and_name_the_server(
+    hub: Hub, tmp_path: Path, owner: str
+) -> None:
+    with OpenAIServer(*SCRIPT).listening() as model:
+        npx = ["npx", "@sunwood-ai-labs/command-executor-mcp-server"]
+        server = {"name": "ours", "command": npx}
+        run = switched(runner_for(hub, tmp_path, owner, model), enabled=True, mcp_server=server)
+        status, told, err = run("run", hub.issue, "--json")
+    assert status == 0, err
+    assert "means kakoi's own server: npx is not started" in err
+    assert (
+        "`execute_command` is `ours/execute_command`" in model.requests[0]["messages"][0]["content"]
+    )
+    assert told[0]["stage"] == "done"
+    assert "Command Execution Feature" in json.dumps(model.requests[0])
+    assert "OK" in last_tool_text(model.requests[-1])
+
+
+def other_executor(run: Runner, kind: str) -> Runner:
+    """The same, but another MCP server runs the commands."""
+    command = [sys.executable, str(EXECUTOR), kind]
+    return switched(run, enabled=True, mcp_server={"name": "theirs", "command": command})
+
+
+THEIRS = "theirs__execute_command"
+THEIR_SCRIPT = (
+    call(
+        THEIRS,
+        command="id -u; pwd; sed 's/a - b/a + b  # both/' adder.py > new && mv new adder.py",
+    ),
+    call(THEIRS, command="sudo id"),
+    call(THEIRS, command=RUN_TESTS, container_id="0" * 64),
+    call(THEIRS, command=RUN_TESTS, verbose=True),
+    call("execute_command", command=RUN_TESTS),
+    call(THEIRS, command=RUN_TESTS),
+    call("read_file", path="adder.py"),
+)
+
+
+@pytest.mark.slow("a whole task, whose commands another MCP server runs")
+@pytest.mark.requirement("X-33", "A-049", "A-050")
+def test_another_server_runs_the_commands_of_a_task_after_each_is_judged(
+    hub: Hub, tmp_path: Path, owner: str
+) -> None:
+    heard: list[str] = []
+
+    def after(said: Any) -> Any:
+        def react(body: dict[str, Any]) -> Any:
+            heard.append(last_tool_text(body))
+            return said
+
+        return react
+
+    where = tmp_path / "on-this-machine"
+    script = (*THEIR_SCRIPT, call("theirs__run_here", command=f"touch {where}"), DONE)
+    with OpenAIServer(script[0], *map(after, script[1:])).listening() as model:
+        run = other_executor(runner_for(hub, tmp_path, owner, model), "good")
+        status, told, err = run("run", hub.issue, "--json")
+    assert status == 0, err
+    assert heard[0] == "65533\n/workspace/project\n(exit code 0)"
+    assert "`sudo` changes users" in heard[1]
+    assert "is not yours" in heard[2]
+    assert "there is no argument `verbose`" in heard[3]
+    assert "there is no tool 'execute_command'" in heard[4]
+    assert "OK" in heard[5]
+    assert "# both" in heard[6]
+    assert "there is no tool 'theirs__run_here'" in heard[7]
+    assert not where.exists()
+    assert hub.file(told[0]["branch"], "adder.py") == MENDED
+    instructions = model.requests[0]["messages"][0]["content"]
+    assert "the MCP server `theirs`" in instructions
+    assert (
+        "the tool `run_here` of the MCP server `theirs`: its calls cannot be judged" in instructions
+    )
+    lines = (tmp_path / "state" / "audit.jsonl").read_text().splitlines()
+    audit = [json.loads(line) for line in lines]
+    assert {each["event"] for each in audit if "sudo id" in each.get("command", "")} == {"refused"}
+    assert {each["event"] for each in audit if RUN_TESTS in each.get("command", "")} == {"started"}
+    assert containers(owner) == []
+
+
+@pytest.mark.slow("an environment")
+@pytest.mark.requirement("X-33")
+def test_a_server_that_cannot_be_told_where_to_run_is_refused(
+    hub: Hub, tmp_path: Path, owner: str
+) -> None:
+    with OpenAIServer().listening() as model:
+        run = other_executor(runner_for(hub, tmp_path, owner, model), "unsafe")
+        status, told, err = run("run", hub.issue, "--json")
+        assert (status, told[0]["stage"]) == (1, "error"), err
+        assert "none of its tools takes `container_id` and `command`" in hub.said()[0]
+        assert containers(owner) == []
+        run.environ["KAKOI_TASK_PLACE"] = "folder"
+        status, _, err = run("run", hub.issue)
+        assert status == 2
+        assert "there is no container for them" in err
+        assert model.requests == []
 
 
 # --- The queue -------------------------------------------------------------------------------
@@ -283,7 +439,7 @@ def test_a_task_of_a_killed_consumer_is_gone_on_with_by_another(
     (result,) = [json.loads(line) for line in out.splitlines()]
     assert (result["stage"], result["steps"]) == ("done", 1)
     # It knows what was said before, and what was changed before is there.
-    assert "made anew: what you had changed in the project was brought back" in json.dumps(
+    assert "created again: your changes to the project were restored" in json.dumps(
         model.requests[2]
     )
     assert hub.file(result["branch"], "adder.py") == MENDED
@@ -350,7 +506,7 @@ def test_what_is_being_done_cannot_be_begun_by_hand(hub: Hub, tmp_path: Path, ow
             assert gated.reached.wait(PATIENCE_S)
             status, _told, err = run("run", hub.issue)
             assert status == 2
-            assert "somebody is at work on" in err
+            assert "another consumer is working on" in err
         finally:
             gated.go.set()
             running.communicate(timeout=PATIENCE_S)

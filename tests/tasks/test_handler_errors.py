@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from kakoi.config.credentials import credential_for
-from kakoi.config.handlers import rules_in
-from kakoi.config.settings import Settings
-from kakoi.config.sources import task_getter
 from kakoi.errors import (
+    ConfigurationError,
     EnvironmentUnavailableError,
     ExecutionTimeoutError,
     ImagePullError,
@@ -21,11 +18,19 @@ from kakoi.errors import (
     LimitError,
     SandboxError,
 )
+from kakoi.network.git_credentials import credential_for
 from kakoi.process.executor import ProcessExecutor
-from kakoi.tasks.checkout import CloneError, CloneOptions, our_git
-from kakoi.tasks.handler import Agent, Handled, HandlerOptions, TaskHandler
-from kakoi.tasks.task import Task, uuid_of
-from kakoi.tasks.values import ContainerInfo
+from kakoi.settings.model import AuditSection, Settings
+from kakoi.settings.tasks import McpServerSection, TaskSection
+from kakoi.tasks.checkout import CloneError, CloneOptions, git_from_options
+from kakoi.tasks.from_settings import task_getter
+from kakoi.tasks.handler import Agent, HandlerOptions, TaskHandler, TaskResult
+from kakoi.tasks.handler_from_settings import (
+    open_environments,
+    read_rules_files,
+    task_handler,
+)
+from kakoi.tasks.task import Task, uuid_from_key
 from tests.tasks.hub import Hub, Lab, a_hub, a_lab
 from tests.tasks.trackers import TOKEN, Reply
 
@@ -39,12 +44,9 @@ class NoPlace:
         self.why = why
         self.steps: list[str] = []
 
-    async def prepare(self, task: Task) -> ContainerInfo:
+    async def prepare_environment(self, task: Task) -> Any:
         self.steps.append("prepare")
         raise self.why
-
-    def find(self, container_id: str) -> Any:
-        raise AssertionError("there is none")
 
     async def cleanup(self, task_uuid: str) -> None:
         self.steps.append("cleanup")
@@ -61,13 +63,13 @@ def never(*_: Any) -> Any:
     raise AssertionError("nobody is to be asked")
 
 
-async def handled(tracker: Hub | Lab, places: NoPlace, folder: Path, key: str = "") -> Handled:
+async def handled(tracker: Hub | Lab, places: NoPlace, folder: Path, key: str = "") -> TaskResult:
     handler = TaskHandler(
         places,
-        Agent(open_model=never, open_tools=never, read_rules=rules_in),
+        Agent(open_model=never, open_tools=never, read_rules=read_rules_files),
         HandlerOptions(transcripts=folder / "transcripts", secrets=(TOKEN,)),
         clock=lambda: datetime.now(UTC),
-        git=our_git(ProcessExecutor(), CloneOptions(), None),
+        git=git_from_options(ProcessExecutor(), CloneOptions(), None),
         credential_for=lambda address: credential_for(address, tracker.environ),
     )
     async with task_getter(Settings(), tracker.environ) as getter:
@@ -83,7 +85,7 @@ WHY = [
     ExecutionTimeoutError("docker create took longer than 60 s"),
     SandboxError("no space left on device"),
     # A project cannot be cloned.
-    CloneError("cloning failed: the server refused us", hint="is the token still good?"),
+    CloneError("cloning failed: the server denied access", hint="is the token still good?"),
     CloneError("cloning failed: the server could not be reached"),
     CloneError("cloning failed: there is no such repository"),
 ]
@@ -117,7 +119,7 @@ async def test_a_request_is_told_and_labelled_too(tracker: Hub | Lab, tmp_path: 
 async def test_an_environment_that_cannot_be_made_does_not_cost_the_work_of_before(
     tracker: Hub | Lab, tmp_path: Path
 ) -> None:
-    kept = tmp_path / "transcripts" / f"{uuid_of(tracker.issue)}.patch"
+    kept = tmp_path / "transcripts" / f"{uuid_from_key(tracker.issue)}.patch"
     kept.parent.mkdir()
     kept.write_bytes(b"the work of an hour")
     assert (await handled(tracker, NoPlace(WHY[0]), tmp_path)).stage == "error"
@@ -151,4 +153,28 @@ async def test_a_tracker_that_takes_no_comment_does_not_keep_the_label_away(
     result = await handled(tracker, NoPlace(WHY[0]), tmp_path)
     assert result.stage == tracker.stage() == "error"
     assert tracker.said() == []
-    assert "could not be said" in caplog.text
+    assert "cannot post the result" in caplog.text
+
+
+# --- Another command executor -----------------------------------------------------------------
+
+
+@pytest.mark.requirement("X-33")
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("other-server", "--stdio"), "would run commands on this machine"),
+        (("npx", "@sunwood-ai-labs/command-executor-mcp-server"), "no model is named"),
+        ((), "no model is named"),
+    ],
+    ids=["another", "the design's", "none"],
+)
+async def test_another_command_executor_needs_a_container_and_the_designs_own_means_kakoi(
+    tmp_path: Path, command: tuple[str, ...], problem: str
+) -> None:
+    server = McpServerSection(command=command)
+    section = TaskSection(enabled=True, place="folder", mcp_server=server)
+    settings = Settings(tasks=section, audit=AuditSection(file=str(tmp_path / "audit.jsonl")))
+    async with open_environments(settings) as environments:
+        with pytest.raises(ConfigurationError, match=problem):
+            task_handler(settings, environments)

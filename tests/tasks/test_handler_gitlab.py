@@ -1,45 +1,57 @@
 """TaskHandler with a GitLab: from an issue to a merge request, and a merge request taken further."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.agent.models_for_tests import Script, call, done
+from tests.agents.models_for_tests import Script, call, done
 from tests.engine import containers
 from tests.tasks.conftest import Make
 from tests.tasks.hosting import bridge
-from tests.tasks.houses import KEY, MEND, House
 from tests.tasks.hub import BROKEN, ISSUE, MENDED, PULL, RUN_TESTS, Lab, a_lab, git
+from tests.tasks.scripted_handler import KEY, MEND, ScriptedHandler, in_folders
 from tests.tasks.trackers import TOKEN
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def lab(engine: None, tmp_path: Path) -> Iterator[Lab]:
-    with a_lab(tmp_path / "srv", bridge()) as lab:
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with a_lab(tmp_path / "srv") as lab:
         yield lab
 
 
 @pytest.fixture
-def house(lab: Lab, make: Make, tmp_path: Path) -> House:
-    return House(lab, make(tokens=lab.environ, install_dependencies=False), tmp_path)
+def in_container(tmp_path: Path, engine: None, make: Make) -> Iterator[ScriptedHandler]:
+    with a_lab(tmp_path / "srv", bridge()) as lab:
+        yield ScriptedHandler(lab, make(tokens=lab.environ, install_dependencies=False), tmp_path)
 
 
-def everything_written(house: House, logged: str) -> str:
+@pytest.fixture
+async def scripted(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ScriptedHandler]:
+    """In a folder of this machine: the container is not the point."""
+    async with in_folders(lab, tmp_path, monkeypatch) as scripted:
+        yield scripted
+
+
+def everything_written(scripted: ScriptedHandler, logged: str) -> str:
     """All that the handler has left anywhere: on the tracker, in git, in logs and files."""
-    written = [each for each in house.folder.rglob("*") if each.is_file()]
+    written = [each for each in scripted.folder.rglob("*") if each.is_file()]
     ours = [each for each in written if "srv" not in each.parts]
     texts = [each.read_text(errors="replace") for each in ours]
-    return "".join([house.hub.everything_said(), logged, *texts])
+    return "".join([scripted.hub.everything_said(), logged, *texts])
 
 
 async def test_an_issue_becomes_a_merge_request_and_no_secret_is_anywhere(
-    house: House, lab: Lab, owner: str, caplog: pytest.LogCaptureFixture
+    in_container: ScriptedHandler, owner: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    scripted, lab = in_container, in_container.hub
+    assert isinstance(lab, Lab)
     caplog.set_level(logging.DEBUG)
     heard: list[str] = []
 
@@ -48,7 +60,7 @@ async def test_an_issue_becomes_a_merge_request_and_no_secret_is_anywhere(
         return done(f"add adds; by the way the token is {TOKEN}, and the key {KEY}")
 
     look = f"{RUN_TESTS}; env; cat .git/config; git remote -v; ls -a / ~"
-    handled = await house.handle(MEND, call("execute_command", command=look), react)
+    handled = await scripted.handle(MEND, call("execute_command", command=look), react)
     assert (handled.stage, handled.error) == ("done", "")
     assert "OK" in heard[0]
     (request,) = lab.new_pulls()
@@ -67,14 +79,14 @@ async def test_an_issue_becomes_a_merge_request_and_no_secret_is_anywhere(
     assert containers(owner) == []
     for secret in (TOKEN, KEY):
         assert secret not in heard[0]
-        assert secret not in everything_written(house, caplog.text)
+        assert secret not in everything_written(scripted, caplog.text)
         assert secret not in repr(handled)
 
 
 async def test_what_is_done_about_a_merge_request_is_pushed_to_its_branch(
-    house: House, lab: Lab
+    scripted: ScriptedHandler, lab: Lab
 ) -> None:
-    handled = await house.handle(MEND, done("mended"), key=lab.pull)
+    handled = await scripted.handle(MEND, done("mended"), key=lab.pull)
     assert (handled.stage, handled.branch, handled.url) == ("done", "feature", "")
     assert lab.file("feature", "adder.py") == MENDED
     assert lab.new_pulls() == []
@@ -84,19 +96,18 @@ async def test_what_is_done_about_a_merge_request_is_pushed_to_its_branch(
 
 
 async def test_a_push_that_is_refused_is_an_error_without_the_token(
-    house: House, lab: Lab, owner: str, caplog: pytest.LogCaptureFixture
+    scripted: ScriptedHandler, lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     lab.refused = True
-    handled = await house.handle(MEND, done("mended"))
+    handled = await scripted.handle(MEND, done("mended"))
     assert handled.stage == lab.stage() == "error"
     assert "PUSH_FAILED" in handled.error
     assert lab.new_pulls() == []
-    assert containers(owner) == []
-    assert TOKEN not in everything_written(house, caplog.text) + handled.error
+    assert TOKEN not in everything_written(scripted, caplog.text) + handled.error
 
 
-async def test_a_task_that_is_unassigned_stops(house: House, lab: Lab, owner: str) -> None:
+async def test_a_task_that_is_unassigned_stops(scripted: ScriptedHandler, lab: Lab) -> None:
     issue = lab.items["issues", ISSUE]
     issue["assignees"] = [{"username": "bot"}]
 
@@ -105,16 +116,17 @@ async def test_a_task_that_is_unassigned_stops(house: House, lab: Lab, owner: st
         return MEND
 
     script = Script(call("list_files"), react, done("never said"))
-    handled = await house.handle(script=script)
+    handled = await scripted.handle(script=script)
     assert handled.stage == lab.stage() == "stopped"
     assert sorted(lab.branches()) == ["feature", "trunk"]
-    assert containers(owner) == []
 
 
-async def test_a_model_cannot_make_ci_run_what_it_wrote(house: House, lab: Lab) -> None:
+async def test_a_model_cannot_make_ci_run_what_it_wrote(
+    scripted: ScriptedHandler, lab: Lab
+) -> None:
     evil = call("write_file", path=".gitlab-ci.yml", content="x: {script: [env]}\n")
     script = Script(MEND, evil, done("mended"))
-    handled = await house.handle(script=script)
+    handled = await scripted.handle(script=script)
     assert handled.stage == lab.stage() == "error"
     assert "'.gitlab-ci.yml'" in lab.said()[0]
     assert sorted(lab.branches()) == ["feature", "trunk"]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.sandbox.docker_checks import parse_mounts
+from kakoi.backends.docker.checks import parse_mounts
 from kakoi.tasks.task import container_name
+from tests.backends.boxes import loops
 from tests.engine import containers
-from tests.sandbox.boxes import loops
 from tests.tasks.conftest import Make
 from tests.tasks.hosting import GitServer, a_task, docker, wait_until
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from kakoi.config.environments import environment_options
-from kakoi.config.loading import with_project
-from kakoi.config.settings import Settings
-from kakoi.config.task_settings import NetworkSection, TaskSection
-from kakoi.egress.addresses import Address
-from kakoi.egress.domains import Domains
-from kakoi.egress.proxy import Proxy, Recorder
+from kakoi.channel.api import Command
 from kakoi.errors import ConfigurationError, SandboxError
-from kakoi.runner.commands import Command
+from kakoi.network.addresses import Address
+from kakoi.network.domains import Domains
+from kakoi.network.proxy import Proxy, Recorder
+from kakoi.settings.loader import with_project
+from kakoi.settings.model import Settings
+from kakoi.settings.tasks import NetworkSection, TaskSection
 from kakoi.tasks.checkout import CloneError
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
-from kakoi.tasks.reaching import Reachable
+from kakoi.tasks.from_settings import environment_options
+from kakoi.tasks.network import NetworkAccess
 from tests.tasks.hosting import PYTHON, GitServer, a_repository, a_task, docker, now
 
 pytestmark = pytest.mark.anyio
@@ -53,11 +53,11 @@ def internet(git: GitServer) -> Callable[..., Proxy]:
     return make
 
 
-Made = Callable[..., ExecutionEnvironmentManager]
+TaskContainer = Callable[..., ExecutionEnvironmentManager]
 
 
 @pytest.fixture
-def reaching(make: Made, internet: Callable[..., Proxy]) -> Made:
+def reaching(make: TaskContainer, internet: Callable[..., Proxy]) -> TaskContainer:
     """Managers whose environments reach git.test and nothing else."""
 
     def made(**options: Any) -> ExecutionEnvironmentManager:
@@ -98,7 +98,7 @@ def test_a_list_that_means_nothing_is_told_before_anything_is_made() -> None:
 
 @pytest.mark.requirement("A-028", "A-030", "A-033")
 async def test_by_itself_an_environment_reaches_what_is_public(
-    make: Made, internet: Callable[..., Proxy], git: GitServer
+    make: TaskContainer, internet: Callable[..., Proxy], git: GitServer
 ) -> None:
     options = environment_options(Settings())
     assert EnvironmentOptions().network == options.network == "open"
@@ -116,7 +116,9 @@ async def test_by_itself_an_environment_reaches_what_is_public(
 
 
 @pytest.mark.requirement("A-029")
-async def test_without_access_an_environment_reaches_nothing(make: Made, tmp_path: Path) -> None:
+async def test_without_access_an_environment_reaches_nothing(
+    make: TaskContainer, tmp_path: Path
+) -> None:
     options = environment_options(settings(external_access=False))
     manager = make(network=options.network)
     async with manager.open(a_task(a_repository(tmp_path / "p", {"x": "1"}))) as info:
@@ -127,7 +129,9 @@ async def test_without_access_an_environment_reaches_nothing(make: Made, tmp_pat
 
 
 @pytest.mark.requirement("A-031")
-async def test_a_task_reaches_what_is_listed_and_is_told_what_is_not(reaching: Made) -> None:
+async def test_a_task_reaches_what_is_listed_and_is_told_what_is_not(
+    reaching: TaskContainer,
+) -> None:
     manager = reaching()
     async with manager.open(a_task("http://git.test:8080/open/project.git")) as info:
         listed = await manager.execute(info.container_id, f"{GET} http://git.test:8080/seen")
@@ -143,7 +147,22 @@ async def test_a_task_reaches_what_is_listed_and_is_told_what_is_not(reaching: M
     assert direct.stdout.startswith("failed")
 
 
-async def test_what_tasks_reach_is_recorded_as_theirs(reaching: Made, tmp_path: Path) -> None:
+@pytest.mark.requirement("A-032")
+async def test_a_task_resolves_what_is_listed_and_nothing_else(
+    reaching: TaskContainer, git: GitServer
+) -> None:
+    manager = reaching()
+    async with manager.open(a_task("http://git.test:8080/open/project.git")) as info:
+        listed = await manager.execute(info.container_id, "getent hosts git.test")
+        other = await manager.execute(info.container_id, "getent hosts other.test")
+    assert listed.stdout.split() == [git.host.partition(":")[0], "git.test"]
+    assert (other.exit_code, other.stdout) == (2, "")
+    assert [each.line for each in other.blocked_connections] == ["other.test"]
+
+
+async def test_what_tasks_reach_is_recorded_as_theirs(
+    reaching: TaskContainer, tmp_path: Path
+) -> None:
     manager = reaching()
     task = a_task("http://git.test:8080/open/project.git")
     async with manager.open(task):
@@ -157,7 +176,9 @@ async def test_what_tasks_reach_is_recorded_as_theirs(reaching: Made, tmp_path: 
     assert all(task.uuid in line for line in lines)
 
 
-async def test_a_clone_that_is_refused_says_by_what_and_the_way_out(reaching: Made) -> None:
+async def test_a_clone_that_is_refused_says_by_what_and_the_way_out(
+    reaching: TaskContainer,
+) -> None:
     manager = reaching()
     for address in ("http://other.test:8080/open/project.git", "https://github.test/a/b.git"):
         with pytest.raises(CloneError, match="was refused by `allowed_domains`") as caught:
@@ -167,7 +188,7 @@ async def test_a_clone_that_is_refused_says_by_what_and_the_way_out(reaching: Ma
 
 
 @pytest.mark.requirement("A-030", "A-033")
-async def test_open_is_no_way_to_a_neighbour(make: Made, git: GitServer) -> None:
+async def test_open_is_no_way_to_a_neighbour(make: TaskContainer, git: GitServer) -> None:
     manager = make(network="open")
     with pytest.raises(CloneError, match="which is not public: private") as caught:
         await manager.prepare(a_task(git.url("open/project")))
@@ -176,7 +197,7 @@ async def test_open_is_no_way_to_a_neighbour(make: Made, git: GitServer) -> None
 
 @pytest.mark.slow("package managers try again before they give up")
 async def test_dependencies_that_are_refused_say_by_what(
-    reaching: Made, image: str, tmp_path: Path
+    reaching: TaskContainer, image: str, tmp_path: Path
 ) -> None:
     wanted = "--index-url https://index.test/simple\nsome-package\n"
     repository = a_repository(tmp_path / "project", {"requirements.txt": wanted})
@@ -184,7 +205,7 @@ async def test_dependencies_that_are_refused_say_by_what(
     async with manager.open(a_task(repository)) as info:
         (step,) = info.installed
     assert not step.ok
-    assert step.said.startswith(
+    assert step.output.startswith(
         "index.test:443 was refused by `allowed_domains`: it is not listed; "
         "add `index.test` to tasks.network.allowed_domains"
     )
@@ -194,7 +215,7 @@ async def test_dependencies_that_are_refused_say_by_what(
 
 
 async def test_who_attaches_serves_the_same_list_whatever_its_settings_say(
-    reaching: Made, make: Made, internet: Callable[..., Proxy]
+    reaching: TaskContainer, make: TaskContainer, internet: Callable[..., Proxy]
 ) -> None:
     first = reaching()
     task = a_task("http://git.test:8080/open/project.git")
@@ -211,7 +232,7 @@ async def test_who_attaches_serves_the_same_list_whatever_its_settings_say(
 
 
 @pytest.mark.slow("an environment, served by several")
-async def test_several_serve_one_environment_and_one_may_leave(reaching: Made) -> None:
+async def test_several_serve_one_environment_and_one_may_leave(reaching: TaskContainer) -> None:
     first, second = reaching(), reaching()
     task = a_task("http://git.test:8080/open/project.git")
     info = await first.prepare(task)
@@ -223,7 +244,9 @@ async def test_several_serve_one_environment_and_one_may_leave(reaching: Made) -
     await first.cleanup(task.uuid)
 
 
-async def test_what_a_job_wants_to_reach_waits_until_somebody_attaches(reaching: Made) -> None:
+async def test_what_a_job_wants_to_reach_waits_until_somebody_attaches(
+    reaching: TaskContainer,
+) -> None:
     first, second = reaching(), reaching()
     task = a_task("http://git.test:8080/open/project.git")
     await first.prepare(task)
@@ -242,18 +265,18 @@ async def test_what_a_job_wants_to_reach_waits_until_somebody_attaches(reaching:
     await second.cleanup(task.uuid)
 
 
-async def test_a_way_out_that_is_lost_is_refused_and_not_guessed(reaching: Made) -> None:
+async def test_a_way_out_that_is_lost_is_refused_and_not_guessed(reaching: TaskContainer) -> None:
     manager = reaching()
     task = a_task("http://git.test:8080/open/project.git")
     info = await manager.prepare(task)
     folder = Path(docker("inspect", "-f", '{{index .Config.Labels "kakoi.way"}}', info.name))
     (folder.parent / "note").write_text("{}")
-    with pytest.raises(SandboxError, match="not to be found out"):
+    with pytest.raises(SandboxError, match="network access of this environment is unknown"):
         async with manager.attached(task.uuid):
             pass
     os.rename(folder.parent, f"{folder.parent}-away")
     try:
-        with pytest.raises(SandboxError, match="the way out of this container is lost"):
+        with pytest.raises(SandboxError, match="this container has lost its network"):
             async with manager.attached(task.uuid):
                 pass
     finally:
@@ -262,7 +285,7 @@ async def test_a_way_out_that_is_lost_is_refused_and_not_guessed(reaching: Made)
 
 
 async def test_nothing_of_the_way_out_is_left_with_or_without_who_made_it(
-    reaching: Made, own_temporary: Path
+    reaching: TaskContainer, own_temporary: Path
 ) -> None:
     def ways() -> int:
         return len(list(own_temporary.glob("kakoi-way-*")))
@@ -284,7 +307,7 @@ async def test_nothing_of_the_way_out_is_left_with_or_without_who_made_it(
 # --- A pool, projects, images ----------------------------------------------------------------
 
 
-async def test_a_container_that_waited_has_the_list_of_its_task(reaching: Made) -> None:
+async def test_a_container_that_waited_has_the_list_of_its_task(reaching: TaskContainer) -> None:
     manager = reaching(pool_size=1)
     await manager.warm()
     (waiting,) = manager._pool.names
@@ -297,7 +320,9 @@ async def test_a_container_that_waited_has_the_list_of_its_task(reaching: Made) 
             assert result.stdout.startswith(answer)
 
 
-async def test_a_container_of_another_network_is_not_taken_from_the_pool(reaching: Made) -> None:
+async def test_a_container_of_another_network_is_not_taken_from_the_pool(
+    reaching: TaskContainer,
+) -> None:
     manager = reaching(pool_size=1)
     other = dataclasses.replace(manager.options.container, network="none")
     await manager.warm()
@@ -306,12 +331,16 @@ async def test_a_container_of_another_network_is_not_taken_from_the_pool(reachin
 
 
 def test_a_note_says_what_may_be_reached_and_nothing_else_is_believed() -> None:
-    for reachable in (Reachable("open"), Reachable("allowlist", ("a.org",)), Reachable("none")):
-        assert Reachable.from_note(reachable.note) == reachable
-    assert Reachable("bridge", ("a.org",)).allowed == Domains()
+    for access in (
+        NetworkAccess("open"),
+        NetworkAccess("allowlist", ("a.org",)),
+        NetworkAccess("none"),
+    ):
+        assert NetworkAccess.from_json(access.to_json()) == access
+    assert NetworkAccess("bridge", ("a.org",)).allowed == Domains()
     for note in ("", "[]", "{}", '{"network": "open"}', "x"):
         with pytest.raises(SandboxError):
-            Reachable.from_note(note)
+            NetworkAccess.from_json(note)
 
 
 def tightened(text: str, **network: Any) -> EnvironmentOptions:
@@ -321,7 +350,7 @@ def tightened(text: str, **network: Any) -> EnvironmentOptions:
 
 
 async def test_a_project_reaches_less_if_it_says_so(
-    make: Made, internet: Callable[..., Proxy], tmp_path: Path, owner: str
+    make: TaskContainer, internet: Callable[..., Proxy], tmp_path: Path, owner: str
 ) -> None:
     """It is cloned by our list, and from then on has its own, also for who attaches."""
     ours = settings(whitelist_mode=True, allowed_domains=("git.test:8080", "other.test:8080"))
@@ -361,7 +390,7 @@ def test_a_project_cannot_reach_more() -> None:
             tightened(f"tasks: {{network: {{{key}}}}}", **given)
     # Where everything public may be reached, a list is less.
     text = "tasks: {network: {whitelist_mode: true, allowed_domains: [x.org]}}"
-    assert tightened(text).reachable == Reachable("allowlist", ("x.org",))
+    assert tightened(text).access == NetworkAccess("allowlist", ("x.org",))
 
 
 DOCKERFILE = """
@@ -372,7 +401,7 @@ RUN python3 -c "import urllib.request as u; u.urlopen('http://NAME:8080/seen', t
 
 @pytest.mark.slow("an image is built")
 async def test_an_image_is_built_with_the_way_out_of_its_task(
-    reaching: Made, images: None, tmp_path: Path
+    reaching: TaskContainer, images: None, tmp_path: Path
 ) -> None:
     for name in NAMES:
         text = DOCKERFILE.replace("NAME", name)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.backends.adapter import Limits
 from kakoi.errors import ConfigurationError
-from kakoi.sandbox.adapter import Limits
+from kakoi.tasks.containers import is_pooled
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
-from kakoi.tasks.pool_names import is_pooled
 from tests.engine import containers
 from tests.fakes import RecordingExecutor
 from tests.tasks.conftest import Make
@@ -149,6 +149,13 @@ async def test_a_sweep_takes_the_pool_of_the_dead_at_once_and_that_of_the_living
         await child.wait()
     assert len(await manager.cleanup_stale_containers()) == 2
     assert waiting(owner) == []
+
+
+async def test_a_sweep_leaves_ones_own_pool_alone_however_old_it_is(make: Make, owner: str) -> None:
+    manager = make(pool_size=1, clock=lambda: now() + timedelta(days=2))
+    await manager.warm()
+    assert await manager.cleanup_stale_containers() == []
+    assert len(waiting(owner)) == 1
 
 
 async def test_a_pool_cannot_be_named_by_a_task(make: Make) -> None:

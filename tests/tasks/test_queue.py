@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from kakoi.errors import ConfigurationError, QueueError
-from kakoi.tasks.queue import Lease, Size, TaskQueue, keep
-from kakoi.tasks.queue_redis import RedisQueue
-from kakoi.tasks.queue_sqlite import SqliteQueue
+from kakoi.tasks.queue.api import Lease, QueueSize, TaskQueue, run_with_lease
+from kakoi.tasks.queue.redis import RedisQueue
+from kakoi.tasks.queue.sqlite import SqliteQueue
 from tests.tasks.consumer import open_queue
 
 pytestmark = pytest.mark.anyio
@@ -89,7 +89,7 @@ async def test_tasks_are_taken_in_their_order_and_each_by_one(queue: TaskQueue) 
         assert await queue.put(key)
     first, second = await taken(queue), await taken(queue)
     assert (first.key, second.key, first.attempt) == ("b", "a", 1)
-    assert await queue.size() == Size(1, 2)
+    assert await queue.size() == QueueSize(1, 2)
     assert (await taken(queue)).key == "c"
     assert await queue.take() is None
 
@@ -100,7 +100,7 @@ async def test_a_task_that_waits_or_is_being_done_is_not_queued_again(queue: Tas
     lease = await taken(queue)
     assert not await queue.put("a")
     await queue.done(lease)
-    assert await queue.size() == Size(0, 0)
+    assert await queue.size() == QueueSize(0, 0)
     assert await queue.put("a")
     assert (await taken(queue)).attempt == 1
 
@@ -121,7 +121,7 @@ async def test_one_may_be_taken_out_of_its_turn_and_by_one_only(queue: TaskQueue
     assert lease is not None
     assert (lease.key, lease.attempt) == ("b", 1)
     assert await queue.take("b") is None
-    assert await queue.size() == Size(2, 1)
+    assert await queue.size() == QueueSize(2, 1)
     assert (await taken(queue)).key == "a"
     await queue.give_back(lease)
     again = await queue.take("b")
@@ -134,7 +134,7 @@ async def test_one_may_be_taken_out_of_its_turn_and_by_one_only(queue: TaskQueue
 
 async def test_what_is_not_queued_cannot_be_taken_and_leaves_no_trace(queue: TaskQueue) -> None:
     assert await queue.take("nobody-knows-it") is None
-    assert await queue.size() == Size(0, 0)
+    assert await queue.size() == QueueSize(0, 0)
     assert await queue.put("nobody-knows-it")
     lease = await queue.take("nobody-knows-it")
     assert lease is not None
@@ -153,12 +153,12 @@ async def test_a_lease_that_is_over_does_nothing(queue: TaskQueue) -> None:
     await queue.give_back(old)
     new = await taken(queue)
     for late in (queue.renew, queue.done, queue.give_back):
-        with pytest.raises(QueueError, match="no longer ours") as caught:
+        with pytest.raises(QueueError, match="another consumer may have") as caught:
             await late(old)
         assert caught.value.details == {"lost": True}
     await queue.renew(new)
     await queue.done(new)
-    with pytest.raises(QueueError, match="no longer ours"):
+    with pytest.raises(QueueError, match="another consumer may have"):
         await queue.done(new)
 
 
@@ -172,7 +172,7 @@ async def test_a_hundred_takers_at_once_get_a_task_each(queue: TaskQueue) -> Non
 
 @pytest.mark.parametrize("key", ["", "a b", "a\n", "x" * 2001, "a\0b"])
 async def test_what_cannot_be_a_key_is_refused(queue: TaskQueue, key: str) -> None:
-    with pytest.raises(ConfigurationError, match="no key"):
+    with pytest.raises(ConfigurationError, match="invalid task key"):
         await queue.put(key)
 
 
@@ -202,10 +202,10 @@ async def test_a_lease_runs_out_and_the_next_one_takes_the_task(tmp_path: Path) 
     now += timedelta(seconds=9)
     assert await queue.take() is None
     now += timedelta(seconds=1)
-    assert await queue.size() == Size(1, 0)
+    assert await queue.size() == QueueSize(1, 0)
     new = await taken(queue)
     assert new.attempt == 2
-    with pytest.raises(QueueError, match="no longer ours"):
+    with pytest.raises(QueueError, match="another consumer may have"):
         await queue.done(old)
     await queue.done(new)
 
@@ -246,8 +246,8 @@ class Fragile:
 
     async def give_back(self, lease: Lease) -> None: ...
 
-    async def size(self) -> Size:
-        return Size(0, 0)
+    async def size(self) -> QueueSize:
+        return QueueSize(0, 0)
 
     async def aclose(self) -> None: ...
 
@@ -263,7 +263,7 @@ async def test_work_is_done_while_its_lease_is_renewed() -> None:
         return "done"
 
     async with asyncio.timeout(WAIT_S):
-        assert await keep(queue, LEASE, until_renewed()) == "done"
+        assert await run_with_lease(queue, LEASE, until_renewed()) == "done"
     assert queue.failures == []
 
 
@@ -281,7 +281,7 @@ async def test_work_whose_lease_is_lost_is_cancelled_first(failures: list[bool])
 
     async with asyncio.timeout(WAIT_S):
         with pytest.raises(QueueError):
-            await keep(Fragile(0.3, failures), LEASE, for_ever())
+            await run_with_lease(Fragile(0.3, failures), LEASE, for_ever())
     assert ended
 
 
@@ -290,12 +290,12 @@ async def test_an_error_of_the_work_is_the_error() -> None:
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
-        await keep(Fragile(60, []), LEASE, fail())
+        await run_with_lease(Fragile(60, []), LEASE, fail())
 
 
 @pytest.mark.parametrize("lease_s", [0, -1, 0.5, 1e9, float("nan")])
 def test_a_lease_without_a_sensible_time_is_refused(lease_s: float, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="a lease of"):
+    with pytest.raises(ConfigurationError, match="the lease is"):
         SqliteQueue(tmp_path / "q", clock=lambda: datetime.now(UTC), lease_s=lease_s)
 
 
@@ -313,7 +313,7 @@ async def test_a_file_that_is_no_queue_is_told(tmp_path: Path) -> None:
 
 async def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:
     queue = RedisQueue("redis://me:5up3r%2F53cr3t@127.0.0.1:1/0")
-    with pytest.raises(QueueError, match="cannot be used") as caught:
+    with pytest.raises(QueueError, match="cannot use the queue") as caught:
         await queue.put("a")
     await queue.aclose()
     assert "53cr3t" not in str(caught.value) + caught.value.hint
@@ -321,7 +321,7 @@ async def test_a_broker_that_is_not_there_is_told_without_its_password() -> None
 
 @pytest.mark.parametrize("url", ["amqp://x:5up3r53cr3t@y", "x", "redis://h:port/0"])
 def test_an_address_of_another_broker_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
+    with pytest.raises(ConfigurationError, match="invalid address") as caught:
         RedisQueue(url)
     assert "53cr3t" not in str(caught.value)
 
@@ -366,7 +366,7 @@ async def test_two_consumers_and_one_is_killed(
         wait_until(lambda: Counter(e for e, _, _ in consumers.log())["end"] == len(keys))
         # Longer than a lease without renewals would last: it is kept.
         await asyncio.sleep(LEASE_S * 1.5)
-        assert await queue.size() == Size(0, 1)
+        assert await queue.size() == QueueSize(0, 1)
         assert not consumers.saw("begin", survivor.pid, "task/slow")
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(WAIT_S)
@@ -385,4 +385,4 @@ async def test_two_consumers_and_one_is_killed(
     assert {key for event, key in events if event == "overlap"} == set()
     assert all(events["begin", key] == events["end", key] == 1 for key in keys)
     assert (events["begin", "task/slow"], events["end", "task/slow"]) == (2, 1)
-    assert await queue.size() == Size(0, 0)
+    assert await queue.size() == QueueSize(0, 0)

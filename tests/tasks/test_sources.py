@@ -11,15 +11,15 @@ from kakoi.errors import ConfigurationError, KakoiError, SourceError
 from kakoi.tasks.sources.github import GitHubSource, github_site
 from kakoi.tasks.sources.gitlab import GitLabSource, gitlab_site
 from kakoi.tasks.sources.http import RestClient
-from kakoi.tasks.sources.labels import Labels
 from kakoi.tasks.sources.source import (
-    Change,
-    Look,
+    StageLabels,
+    TaskChange,
     TaskGetter,
     TaskSource,
+    TaskStatus,
     is_due,
     is_still_assigned,
-    mark,
+    set_stage,
 )
 from kakoi.tasks.task import Task, container_name
 from tests.tasks.trackers import TOKEN, FakeGitHub, FakeGitLab, Reply, is_wanted
@@ -249,7 +249,7 @@ async def test_a_branch_that_git_could_not_be_given_is_refused(
     hub: FakeGitHub, github: GitHubSource, branch: str
 ) -> None:
     hub.add_pull(6, "a change", head=branch, base="main")
-    with pytest.raises(KakoiError, match="no name of a branch"):
+    with pytest.raises(KakoiError, match="not a branch name"):
         await github.fetch(f"{hub.web}/team/project/pull/6")
 
 
@@ -285,7 +285,7 @@ async def test_an_address_of_somebody_else_belongs_to_no_source(
     hub: FakeGitHub, github: GitHubSource, lab: FakeGitLab, gitlab: GitLabSource, key: str
 ) -> None:
     getter = TaskGetter([github, gitlab])
-    with pytest.raises(ConfigurationError, match="is no address of a task"):
+    with pytest.raises(ConfigurationError, match="is not the address of a task"):
         getter.source_of(key.format(web=hub.web))
     with pytest.raises(ConfigurationError):
         await github.fetch(key.format(web=hub.web))
@@ -308,14 +308,14 @@ def test_an_address_as_browsers_give_it_is_understood(address: str) -> None:
 @pytest.mark.parametrize("name", ["", "project", "a/b/c", "../x", "a/..", "a/b#", "a b/c", "a/b\n"])
 def test_a_repository_without_owner_and_name_is_refused(name: str) -> None:
     client = RestClient(github_site(), clock=lambda: NOW)
-    with pytest.raises(ConfigurationError, match="not owner/name"):
+    with pytest.raises(ConfigurationError, match="use owner/name"):
         GitHubSource(client, repositories=[name])
 
 
 @pytest.mark.parametrize("name", ["", "project", "../x", "a/..", "a/-/b", "a//b", "a/b?", "a/b\n"])
 def test_a_project_without_a_group_is_refused(name: str) -> None:
     client = RestClient(gitlab_site(), clock=lambda: NOW)
-    with pytest.raises(ConfigurationError, match="not group/project"):
+    with pytest.raises(ConfigurationError, match="use group/project"):
         GitLabSource(client, projects=[name])
 
 
@@ -382,10 +382,10 @@ async def test_a_comment_that_is_too_long_is_shortened(desk: Desk) -> None:
 
 
 async def test_labels_show_how_far_a_task_is(desk: Desk) -> None:
-    await mark(desk.source, desk.task, "processing")
+    await set_stage(desk.source, desk.task, "processing")
     assert sorted(desk.labels()) == ["bug", "coding agent processing"]
-    await mark(desk.source, desk.task, "done")
-    await mark(desk.source, desk.task, "done")
+    await set_stage(desk.source, desk.task, "done")
+    await set_stage(desk.source, desk.task, "done")
     assert sorted(desk.labels()) == ["bug", "coding agent done"]
     found = await desk.source.fetch(desk.task.key)
     assert not is_due(found, desk.source.labels)
@@ -399,7 +399,7 @@ async def test_a_label_that_is_gone_already_is_no_error(desk: Desk) -> None:
 
 
 async def test_a_change_is_proposed_once(desk: Desk) -> None:
-    change = Change(branch="kakoi/1", title="One\nline", body=f"text {TOKEN}")
+    change = TaskChange(branch="kakoi/1", title="One\nline", body=f"text {TOKEN}")
     address = await desk.source.propose(desk.task, change)
     assert desk.source.owns(address)
     assert await desk.source.propose(desk.task, change) == address
@@ -415,7 +415,7 @@ async def test_a_change_that_is_refused_for_another_reason_is_an_error(desk: Des
     task = dataclasses.replace(desk.task, target_branch="main")
     desk.tracker.trouble.append(Reply(status, {"message": "No commits between main and x"}))
     with pytest.raises(SourceError, match="No commits between main and x"):
-        await desk.source.propose(task, Change(branch="x", title="t", body=""))
+        await desk.source.propose(task, TaskChange(branch="x", title="t", body=""))
 
 
 async def test_a_task_that_is_assigned_to_nobody_any_more_is_not_wanted(desk: Desk) -> None:
@@ -445,7 +445,7 @@ def test_who_was_assigned_decides(
     before: tuple[str, ...], after: tuple[str, ...], assignee: str, wanted: bool
 ) -> None:
     task = Task(uuid="x", repository="/x", assignees=before)
-    found = Look(state="open", assignees=after, labels=())
+    found = TaskStatus(state="open", assignees=after, labels=())
     assert is_still_assigned(task, found, assignee) is wanted
 
 
@@ -457,11 +457,11 @@ def test_who_was_assigned_decides(
 )
 def test_a_label_that_cannot_be_one_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="label"):
-        Labels(waiting=name)
+        StageLabels(waiting=name)
 
 
 def test_a_task_that_somebody_wants_again_waits() -> None:
-    labels = Labels()
+    labels = StageLabels()
     assert labels.stage_of(("coding agent done", "Coding Agent")) == "waiting"
     assert labels.stage_of(("coding agent done",)) == "done"
     assert labels.stage_of(("bug",)) is None

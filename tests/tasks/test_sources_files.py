@@ -8,7 +8,7 @@ import pytest
 
 from kakoi.errors import ConfigurationError, SourceError
 from kakoi.tasks.sources.files import FileSource, file_key
-from kakoi.tasks.sources.source import Change, TaskGetter, mark
+from kakoi.tasks.sources.source import TaskChange, TaskGetter, set_stage
 from tests.tasks.trackers import is_wanted
 
 pytestmark = pytest.mark.anyio
@@ -105,9 +105,9 @@ async def test_what_came_of_it_is_kept_beside_the_file(tmp_path: Path) -> None:
     first = await files.comment(task, "I begin.")
     second = await files.comment(task, "password=hunter2hunter2")
     await files.update_comment(task, first, "I began.")
-    await mark(files, task, "processing")
+    await set_stage(files, task, "processing")
     assert await files.waiting() == (key,)
-    await mark(files, task, "done")
+    await set_stage(files, task, "done")
     again = await source(tmp_path).fetch(key)
     assert first != second
     assert [(each.author, each.body) for each in again.comments] == [
@@ -124,7 +124,7 @@ async def test_what_came_of_it_is_kept_beside_the_file(tmp_path: Path) -> None:
 async def test_without_the_record_it_is_as_on_the_first_day(tmp_path: Path) -> None:
     key = written(tmp_path / "x.md")
     files = source(tmp_path)
-    await mark(files, await files.fetch(key), "error")
+    await set_stage(files, await files.fetch(key), "error")
     assert await files.waiting() == ()
     (tmp_path / "x.md.kakoi.json").unlink()
     assert await files.waiting() == (key,)
@@ -176,9 +176,9 @@ async def test_a_file_that_goes_away_or_is_closed_ends_the_task(tmp_path: Path) 
     assert await is_wanted(files, task)
     written(tmp_path / "x.md")
     assert not await is_wanted(files, task)
-    assert await files.propose(task, Change(branch="x", title="x", body="")) == ""
+    assert await files.propose(task, TaskChange(branch="x", title="x", body="")) == ""
     (tmp_path / "x.md").unlink()
-    with pytest.raises(ConfigurationError, match="no Markdown file"):
+    with pytest.raises(ConfigurationError, match="not a Markdown file"):
         await files.comment(task, "x")
 
 
@@ -191,5 +191,5 @@ def test_an_address_of_something_else_is_not_ours(key: str) -> None:
 
 
 def test_a_path_with_a_nul_is_no_key() -> None:
-    with pytest.raises(ConfigurationError, match="is no path"):
+    with pytest.raises(ConfigurationError, match="is not a valid path"):
         file_key("a\0.md")

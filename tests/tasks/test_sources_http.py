@@ -14,8 +14,7 @@ import pytest
 from kakoi.errors import ConfigurationError, KakoiError, SourceError
 from kakoi.tasks.sources.github import github_site
 from kakoi.tasks.sources.gitlab import gitlab_site
-from kakoi.tasks.sources.http import Patience, RestClient, next_query, pause_for
-from kakoi.tasks.sources.http import Reply as Heard
+from kakoi.tasks.sources.http import HttpReply, RestClient, RetryLimits, next_query, retry_pause
 from tests.tasks.trackers import (
     TOKEN,
     FakeGitHub,
@@ -32,7 +31,7 @@ from tests.tasks.trackers import (
 pytestmark = pytest.mark.anyio
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ISSUE = "/repos/team/project/issues/1"
-QUICK = Patience(attempt_s=0.5, tries=2)
+QUICK = RetryLimits(attempt_s=0.5, tries=2)
 
 
 @dataclass
@@ -60,7 +59,7 @@ def pauses() -> Pauses:
 
 class Opener(Protocol):
     def __call__(
-        self, hub: FakeGitHub, pauses: Pauses, patience: Patience | None = None
+        self, hub: FakeGitHub, pauses: Pauses, limits: RetryLimits | None = None
     ) -> RestClient: ...
 
 
@@ -69,10 +68,10 @@ async def client() -> AsyncIterator[Opener]:
     async with contextlib.AsyncExitStack() as stack:
 
         def open_client(
-            hub: FakeGitHub, pauses: Pauses, patience: Patience | None = None
+            hub: FakeGitHub, pauses: Pauses, limits: RetryLimits | None = None
         ) -> RestClient:
             site = github_site(hub.web, TOKEN)
-            made = RestClient(site, clock=lambda: NOW, sleep=pauses, patience=patience)
+            made = RestClient(site, clock=lambda: NOW, sleep=pauses, limits=limits)
             stack.push_async_callback(made.aclose)
             return made
 
@@ -127,7 +126,7 @@ async def test_a_limit_that_lasts_too_long_is_told_and_not_waited_for(
 ) -> None:
     later = str(int(NOW.timestamp()) + 3000)
     hub.trouble.append(limited(403, x_ratelimit_remaining="0", x_ratelimit_reset=later))
-    with pytest.raises(SourceError, match="it wants us to wait 3000 s") as caught:
+    with pytest.raises(SourceError, match="it asks to wait 3000 s") as caught:
         await client(hub, pauses).get(ISSUE)
     assert caught.value.details == {"status": 403, "retry_after_s": 3000}
     assert pauses.taken == []
@@ -168,7 +167,7 @@ async def test_a_server_that_is_not_there_is_told_without_the_token(
 ) -> None:
     gone = FakeGitHub()
     gone.server.server_close()
-    with pytest.raises(SourceError, match="could not be asked for POST") as caught:
+    with pytest.raises(SourceError, match="did not answer POST") as caught:
         await client(gone, pauses, QUICK).send("POST", f"{ISSUE}/comments", {"body": "x"})
     assert pauses.taken == [1]  # A POST, too: it never got there.
     assert caught.value.details == {"status": 0}
@@ -182,7 +181,7 @@ async def test_a_slow_server_is_left(
     assert slow in (silent, dribbling)
     trouble = silent(hub) if slow is silent else dribbling(hub)
     hub.trouble += [trouble, trouble]
-    with pytest.raises(SourceError, match="there was no answer in time"):
+    with pytest.raises(SourceError, match="no answer in time"):
         await client(hub, pauses, QUICK).get(ISSUE)
     assert len(hub.seen) == 2
 
@@ -190,7 +189,7 @@ async def test_a_slow_server_is_left(
 async def test_an_endless_answer_is_cut(client: Opener, hub: FakeGitHub, pauses: Pauses) -> None:
     hub.trouble.append(endless)
     with pytest.raises(SourceError, match="is too long"):
-        await client(hub, pauses, Patience(max_bytes=100_000)).get(ISSUE)
+        await client(hub, pauses, RetryLimits(max_bytes=100_000)).get(ISSUE)
 
 
 GARBAGE = [b"<html>hello</html>", b'{"a":', b"\xff\xfe", b"[" * 100_000, b"9" * 10_000, b"\0"]
@@ -230,7 +229,7 @@ async def test_what_is_hardly_http_is_told(
 ) -> None:
     hub.trouble += [raw(data)] * 9
     with pytest.raises(SourceError) as caught:
-        await client(hub, pauses, Patience(attempt_s=5, tries=2)).get(ISSUE)
+        await client(hub, pauses, RetryLimits(attempt_s=5, tries=2)).get(ISSUE)
     assert len(str(caught.value)) < 500
 
 
@@ -249,14 +248,14 @@ async def test_what_is_hardly_http_is_told(
     ],
 )
 async def test_a_date_that_is_none_is_none(after: str) -> None:
-    pause = pause_for(Heard(429, {"retry-after": after}, b""), method="GET", now=NOW)
+    pause = retry_pause(HttpReply(429, {"retry-after": after}, b""), method="GET", now=NOW)
     assert pause is not None
     assert pause >= 0
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "nonsense", "ftp://x", "http://[::1"])
 def test_a_proxy_that_cannot_be_used_is_told(proxy: str) -> None:
-    with pytest.raises(ConfigurationError, match="the proxy to GitHub"):
+    with pytest.raises(ConfigurationError, match="the proxy for GitHub"):
         RestClient(github_site(), clock=lambda: NOW, proxy=proxy)
 
 
@@ -292,7 +291,7 @@ async def test_a_redirect_to_another_server_is_refused(
         for method in ("GET", "POST"):
             hub.trouble.append(Reply(status, None, {"Location": f"{other.web}/api/v3{ISSUE}"}))
             asked = client(hub, pauses)
-            with pytest.raises(SourceError, match="leads to another server"):
+            with pytest.raises(SourceError, match="redirects to another server"):
                 await (asked.get(ISSUE) if method == "GET" else asked.send("POST", ISSUE, {}))
         assert other.seen == []
 
@@ -311,7 +310,7 @@ async def test_a_redirect_that_leads_nowhere_ends(
     client: Opener, hub: FakeGitHub, pauses: Pauses, location: str
 ) -> None:
     hub.trouble += [Reply(302, None, {"Location": location})] * 9
-    with pytest.raises(SourceError, match=r"leads |Invalid URL"):
+    with pytest.raises(SourceError, match=r"redirects |Invalid URL"):
         await client(hub, pauses).get(ISSUE)
     assert len(hub.seen) <= 5
 
@@ -335,21 +334,21 @@ async def test_pages_without_end_are_left_with_what_was_read(
 ) -> None:
     link = {"Link": '<https://x.example/?page=1>; rel="next"'}
     hub.trouble += [Reply(200, [{"a": 1}], link)] * 9
-    pages = await client(hub, pauses, Patience(max_pages=4)).pages("/repos/team/project/issues")
+    pages = await client(hub, pauses, RetryLimits(max_pages=4)).pages("/repos/team/project/issues")
     assert (len(pages.items), pages.complete, len(hub.seen)) == (4, False, 4)
 
 
 async def test_pages_are_bounded_together(client: Opener, hub: FakeGitHub, pauses: Pauses) -> None:
     link = {"Link": '<https://x.example/?page=1>; rel="next"'}
     hub.trouble += [Reply(200, ["x" * 600], link)] * 9
-    pages = await client(hub, pauses, Patience(max_bytes=1000)).pages("/x")
+    pages = await client(hub, pauses, RetryLimits(max_bytes=1000)).pages("/x")
     assert (len(pages.items), pages.complete) == (2, False)
 
 
 async def test_a_page_that_is_no_list_is_told(
     client: Opener, hub: FakeGitHub, pauses: Pauses
 ) -> None:
-    with pytest.raises(SourceError, match="is no list"):
+    with pytest.raises(SourceError, match="is not a list"):
         await client(hub, pauses).pages(ISSUE)
 
 
@@ -419,13 +418,13 @@ async def test_of_a_link_only_the_query_of_the_next_page_counts(
 
 @pytest.mark.parametrize("reset", ["", "x", "9" * 50, "-5"])
 async def test_a_time_that_is_none_is_a_minute(reset: str) -> None:
-    reply = Heard(429, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}, b"")
-    assert pause_for(reply, method="GET", now=NOW) == 60
+    reply = HttpReply(429, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}, b"")
+    assert retry_pause(reply, method="GET", now=NOW) == 60
 
 
 async def test_a_window_that_is_over_is_not_waited_for() -> None:
-    reply = Heard(429, {"ratelimit-remaining": "0", "ratelimit-reset": "5"}, b"")
-    assert pause_for(reply, method="GET", now=NOW) == 0
+    reply = HttpReply(429, {"ratelimit-remaining": "0", "ratelimit-reset": "5"}, b"")
+    assert retry_pause(reply, method="GET", now=NOW) == 0
 
 
 def test_every_error_of_ours_is_a_kakoi_error() -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from kakoi.config.credentials import credential_for
-from kakoi.sandbox.adapter import Limits
+from kakoi.backends.adapter import Limits
+from kakoi.network.git_credentials import credential_for
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from tests.tasks.hosting import PYTHON, TOKEN, GitServer, a_task, docker, now
-from tests.tasks.test_clone import FORMS, hunt
+from tests.tasks.test_checkout import FORMS, hunt
 
 pytestmark = pytest.mark.anyio
 # Every program that we could start there writes down what it was given, and by whom.
@@ -39,6 +39,7 @@ def spying_image(engine: None) -> Iterator[str]:
 
 
 @pytest.mark.requirement("A-038", "A-040")
+@pytest.mark.slow("an image is built, and two environments are made")
 async def test_the_git_of_an_image_that_a_project_chose_sees_no_token(
     git: GitServer, spying_image: str, owner: str
 ) -> None:

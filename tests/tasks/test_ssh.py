@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kakoi.network.git_remotes import ssh_command
 from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import ProcessResult, SpawnOptions
 from kakoi.tasks.checkout import CloneError, CloneOptions
-from kakoi.tasks.remotes import ssh_command
 from kakoi.tasks.task import container_name
 from tests.engine import containers
 from tests.tasks.conftest import Make
@@ -160,7 +160,7 @@ async def test_a_host_with_an_unknown_key_or_another_one_gets_nothing_of_us(
     nobody.write_text("")
     for options in (CloneOptions(known_hosts=str(nobody)), server.known("other")):
         manager = make(clone=options, ssh_env=server.agent)
-        with pytest.raises(CloneError, match="has a host key that is not known") as failure:
+        with pytest.raises(CloneError, match="has an unknown host key") as failure:
             await manager.prepare(a_task(server.url))
         assert "tasks.clone.known_hosts" in (failure.value.hint or "")
     assert nobody.read_text() == ""  # It was not taken on trust either.
@@ -174,7 +174,7 @@ async def test_a_key_that_the_host_does_not_know_is_refused_and_said_so(
     run("ssh-add", "-q", "-D", env=server.agent)
     run("ssh-add", "-q", str(server.folder / "strange"), env=server.agent)
     manager = make(clone=server.known("host"), ssh_env=server.agent)
-    with pytest.raises(CloneError, match=r"it refused us .*Permission denied") as failure:
+    with pytest.raises(CloneError, match=r"it denied access .*Permission denied") as failure:
         await manager.prepare(a_task(server.url))
     assert "ssh-add -l" in (failure.value.hint or "")
 

@@ -1,7 +1,7 @@
-"""Fakes of the REST APIs of GitHub and GitLab, in their documented shapes, as real HTTP servers.
+"""Fakes of the REST APIs of GitHub and GitLab, as documented, on real HTTP servers.
 
-They keep issues, comments, labels and requests, page their lists, want a token, and get into trouble
-when they are told to: `trouble` is what happens to the next requests instead of an answer.
+They keep issues, comments, labels and requests, paginate their lists, require a token, and fail on
+demand: `trouble` replaces the answers to the next requests.
 """
 
 import json
@@ -14,9 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
+from kakoi.tasks.handler import requested_stage
 from kakoi.tasks.sources.source import TaskSource
 from kakoi.tasks.task import Task
-from kakoi.tasks.watching import wanted_instead
 
 TOKEN = "sentinel-5up3r53cr3t"
 WAIT_S = 60.0
@@ -52,7 +52,7 @@ Route = tuple[str, str, Callable[..., Reply]]
 
 
 class Tracker:
-    """A server on loopback. `page_size`: at most so many items are on a page."""
+    """A server on loopback. `page_size`: the maximum number of items on a page."""
 
     name = ""
     root = ""
@@ -67,7 +67,7 @@ class Tracker:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # Else each answer waits 40 ms for an acknowledgement.
+            disable_nagle_algorithm = True  # Otherwise each answer waits 40 ms for an ACK.
 
             def handle_any(self) -> None:
                 tracker.handle(self)
@@ -150,7 +150,7 @@ def send(request: BaseHTTPRequestHandler, reply: Reply) -> None:
 
 
 def hang_up(request: BaseHTTPRequestHandler) -> None:
-    """Close the connection without a word."""
+    """Close the connection without a response."""
     request.close_connection = True
 
 
@@ -163,7 +163,7 @@ def half_an_answer(request: BaseHTTPRequestHandler) -> None:
 
 
 def endless(request: BaseHTTPRequestHandler) -> None:
-    """More than anybody asked for, until the other end has had enough."""
+    """Send data without end until the client disconnects."""
     request.send_response(200)
     request.send_header("Transfer-Encoding", "chunked")
     request.end_headers()
@@ -176,7 +176,7 @@ def endless(request: BaseHTTPRequestHandler) -> None:
 
 
 def silent(tracker: Tracker) -> Callable[[BaseHTTPRequestHandler], None]:
-    """No answer, as long as the test lasts."""
+    """Return a trouble that gives no answer for the rest of the test."""
 
     def wait(request: BaseHTTPRequestHandler) -> None:
         tracker.released.wait(WAIT_S)
@@ -186,7 +186,7 @@ def silent(tracker: Tracker) -> Callable[[BaseHTTPRequestHandler], None]:
 
 
 def dribbling(tracker: Tracker) -> Callable[[BaseHTTPRequestHandler], None]:
-    """A byte now and then: no single wait is long, all of them together are."""
+    """Return a trouble that sends a byte now and then: no single wait is long, but the total is."""
 
     def dribble(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)
@@ -203,7 +203,7 @@ def dribbling(tracker: Tracker) -> Callable[[BaseHTTPRequestHandler], None]:
 
 
 class FakeGitHub(Tracker):
-    """One repository `team/project` of a GitHub Enterprise server, whose API is at /api/v3."""
+    """The repository `team/project` on a GitHub Enterprise server, whose API is at /api/v3."""
 
     root = "/api/v3"
 
@@ -289,7 +289,7 @@ class FakeGitHub(Tracker):
             and (wanted is None or wanted in self.labels_of(number))
             and (whose is None or whose in [user["login"] for user in issue["assignees"]])
         ]
-        # As GitHub does: pages by the id of the repository.
+        # Like GitHub, links to pages by the id of the repository.
         return self.paged(seen, found, f"{self.root}/repositories/7/issues")
 
     def _comments(self, seen: Seen, number: str) -> Reply:
@@ -334,7 +334,7 @@ class FakeGitHub(Tracker):
 
 
 class FakeGitLab(Tracker):
-    """One project `group/sub/project` of a GitLab."""
+    """The project `group/sub/project` on a GitLab server."""
 
     root = "/api/v4"
 
@@ -450,6 +450,6 @@ class FakeGitLab(Tracker):
 
 
 async def is_wanted(source: TaskSource, task: Task) -> bool:
-    """Does the tracker say that somebody still wants it?"""
-    found = await source.look(task.key)
-    return wanted_instead(task, found, source.labels, source.assignee) is None
+    """Return whether the tracker reports that the task is still wanted."""
+    found = await source.fetch_status(task.key)
+    return requested_stage(task, found, source.labels, source.assignee) is None

@@ -1,26 +1,26 @@
 """WHAT HAPPENED?  Append-only JSON lines, hash-chained, without secrets; never a command's output.
 
-`AuditLog` writes, `read`, `tail`, `find` and `Follower` read, `verify` says whether the log is
-what was written. `verifying.py` says what it can and cannot find.
+`AuditLog` writes; `read`, `tail`, `find` and `Follower` read; `verify` checks that the log was not
+changed. `verification.py` documents what it can and cannot detect.
 """
 
 from kakoi.audit.log import AuditLog
-from kakoi.audit.reading import Follower, find, read, tail
-from kakoi.audit.records import AuditEntry, AuditRecord, Event, encode, ended, judged
-from kakoi.audit.verifying import Finding, Verification, verify
+from kakoi.audit.reader import Follower, find, read, tail
+from kakoi.audit.records import AuditEntry, AuditRecord, Event, decision_entry, encode, end_entry
+from kakoi.audit.verification import LogFinding, Verification, verify
 
 __all__ = [
     "AuditEntry",
     "AuditLog",
     "AuditRecord",
     "Event",
-    "Finding",
     "Follower",
+    "LogFinding",
     "Verification",
+    "decision_entry",
     "encode",
-    "ended",
+    "end_entry",
     "find",
-    "judged",
     "read",
     "tail",
     "verify",

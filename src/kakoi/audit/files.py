@@ -1,7 +1,8 @@
-"""The files of a log: opened with care, locked, put away by number, read within bounds.
+"""The files of a log: opened safely, locked, rotated by number, read within limits.
 
-`audit.jsonl` is written to; `audit.jsonl.1`, `.2`, … are older, the highest number the oldest.
-Whoever holds the lock of `audit.jsonl` while it has that name may append to it and may rename.
+Records are appended to `audit.jsonl`; `audit.jsonl.1`, `.2`, … are older, the highest number is the
+oldest. Only the process that holds the lock of `audit.jsonl`, while it has that name, can append
+and rename.
 """
 
 import contextlib
@@ -12,29 +13,29 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
+from kakoi._support.late import dataclass
 from kakoi.audit.records import LONGEST_LINE, AuditRecord, decode
 from kakoi.errors import AuditError
 
 LOCK_TIMEOUT_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.0001
 _LONGEST_PAUSE_S: Final = 0.005
-# Longer than any rotation keeps readers without a file to lock, on a busy machine too.
+# Longer than any rotation leaves readers without a file to lock, even on a busy machine.
 _ROTATION_S: Final = 0.25
 
 _WRITING: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
-# Without O_NONBLOCK, opening a named pipe would wait for somebody at its other end.
+# Without O_NONBLOCK, opening a named pipe would block until the other end is opened.
 _SAFELY: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-_WAYS_OUT: Final = {
-    "written": "make room for it and let this user write there",
-    "read": "let this user read it",
+_HINTS: Final = {
+    "written": "free some disk space and make it writable for this user",
+    "read": "make it readable for this user",
 }
 
-# Most ends hold their last record in the first window. Beyond the last one nobody looks.
+# Usually the last record is in the first window. Nothing is read beyond the last window.
 _WINDOWS: Final = (4096, 4 * LONGEST_LINE)
 
 
@@ -42,13 +43,35 @@ _WINDOWS: Final = (4096, 4 * LONGEST_LINE)
 
 
 @contextlib.contextmanager
-def writing(path: Path, *, lock_timeout_s: float) -> Iterator[int]:
-    """The file of this name, made if need be, for us alone until the block is left."""
+def open_for_append(path: Path, *, lock_timeout_s: float) -> Iterator[int]:
+    """Open the file, create it if necessary, and hold its lock until the block ends."""
     fd = _open_locked(path, _WRITING, fcntl.LOCK_EX, lock_timeout_s)
     try:
         yield fd
     finally:
-        _unlock_and_close(fd)
+        unlock_and_close(fd)
+
+
+def open_if_free(path: Path) -> tuple[int, int] | None:
+    """Open an existing file for appending, without waiting; return its descriptor and its size.
+
+    None if another writer has the lock, or if anything else is in the way. The caller releases
+    the lock with `unlock_and_close`.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | _SAFELY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = os.fstat(fd)
+        _check(found, path, for_writing=True)
+        if os.path.samestat(found, os.lstat(path)):
+            return fd, found.st_size
+    except (OSError, AuditError):
+        pass
+    unlock_and_close(fd)
+    return None
 
 
 def _open_locked(path: Path, flags: int, how: int, timeout_s: float) -> int:
@@ -57,13 +80,13 @@ def _open_locked(path: Path, flags: int, how: int, timeout_s: float) -> int:
         fd = _open(path, flags)
         try:
             _lock(fd, path, how, deadline)
-            # Somebody may have renamed it while we waited.
+            # It may have been renamed while we waited.
             if _is_still(fd, path):
                 return fd
         except BaseException:
-            _unlock_and_close(fd)
+            unlock_and_close(fd)
             raise
-        _unlock_and_close(fd)
+        unlock_and_close(fd)
 
 
 def _open(path: Path, flags: int) -> int:
@@ -77,7 +100,7 @@ def _open(path: Path, flags: int) -> int:
             fd = os.open(path, flags | _SAFELY, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise unsafe(path, "is a symbolic link", "name the file itself") from error
+            raise unsafe(path, "is a symbolic link", "use the path of the file itself") from error
         raise
     try:
         _check(os.fstat(fd), path, for_writing=flags == _WRITING)
@@ -89,23 +112,23 @@ def _open(path: Path, flags: int) -> int:
 
 def _check(found: os.stat_result, path: Path, *, for_writing: bool) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise unsafe(path, "is no regular file", "name another file")
+        raise unsafe(path, "is not a regular file", "use another file")
     if not for_writing:
         return
     if found.st_uid != os.geteuid():
-        raise unsafe(path, f"belongs to user {found.st_uid}", "name a file of your own")
+        raise unsafe(path, f"belongs to user {found.st_uid}", "use a file of your own")
     if found.st_mode & 0o022:
         raise unsafe(path, "can be written by other users", f"chmod 600 {path}")
 
 
 def unsafe(path: Path, fact: str, hint: str) -> AuditError:
-    """The error for a log that must not be used as it is."""
+    """Return the error for a log that cannot be used safely."""
     return AuditError(f"the audit log {path} {fact}", details={"path": str(path)}, hint=hint)
 
 
 @contextlib.contextmanager
-def naming_errors(path: Path, doing: Literal["written", "read"]) -> Iterator[None]:
-    """What the system says against it, as an AuditError that names the file."""
+def wrap_os_errors(path: Path, doing: Literal["written", "read"]) -> Iterator[None]:
+    """Turn an OSError into an AuditError that names the file."""
     try:
         yield
     except OSError as error:
@@ -113,12 +136,12 @@ def naming_errors(path: Path, doing: Literal["written", "read"]) -> Iterator[Non
         raise AuditError(
             f"the audit log {path} cannot be {doing}: {error.strerror or error}",
             details={"path": str(path), "errno": code},
-            hint=f"{_WAYS_OUT[doing]}, or name another file",
+            hint=f"{_HINTS[doing]}, or use another file",
         ) from error
 
 
 def _lock(fd: int, path: Path, how: int, deadline: float) -> None:
-    """Polled: a blocking `flock` has no time limit, and a stopped writer would stop us all."""
+    """Poll for the lock: a blocking `flock` has no timeout, so a stopped writer would block us."""
     pause = _FIRST_PAUSE_S
     while True:
         try:
@@ -131,8 +154,9 @@ def _lock(fd: int, path: Path, how: int, deadline: float) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
-def _unlock_and_close(fd: int) -> None:
-    # A child that was forked meanwhile has the descriptor too, and with it the lock.
+def unlock_and_close(fd: int) -> None:
+    """Release the lock of a file and close it."""
+    # A child forked meanwhile also has the descriptor, and with it the lock.
     try:
         fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
@@ -150,8 +174,8 @@ def _is_still(fd: int, path: Path) -> bool:
 # --- Numbers ---------------------------------------------------------------------------------
 
 
-def numbers(path: Path) -> list[int]:
-    """The numbers of the files that were put away, newest (lowest) first."""
+def rotated_numbers(path: Path) -> list[int]:
+    """Return the numbers of the rotated files, newest (lowest) first."""
     beginning = f"{path.name}."
     try:
         names = os.listdir(path.parent)
@@ -165,8 +189,8 @@ def _is_number(text: str) -> bool:
     return len(text) < 7 and text.isascii() and text.isdigit() and not text.startswith("0")
 
 
-def numbered(path: Path, number: int) -> Path:
-    """The file of that number; 0 is the one that is written to."""
+def rotated_path(path: Path, number: int) -> Path:
+    """Return the file with that number; 0 is the current file."""
     return path.with_name(f"{path.name}.{number}") if number else path
 
 
@@ -175,16 +199,17 @@ def numbered(path: Path, number: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of the log, open; what is written after `size` is not looked at."""
+    """An open file of the log. Anything written after `size` is ignored."""
 
     path: Path
     stream: BinaryIO
     size: int
 
     def lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Each line with its number, counted from the byte `start`, newline included.
+        """Yield each line with its newline and its number, counted from the byte `start`.
 
-        Of a line that is too long to be a record, only a head (longer than any) is given.
+        Of a line that is too long to be a record, only the first part (longer than any record)
+        is yielded.
         """
         self.stream.seek(start)
         left = self.size - start
@@ -198,27 +223,27 @@ class LogFile:
                 left -= len(line)
 
     def first_record(self) -> AuditRecord | None:
-        """The first line that is a record."""
+        """Return the first valid record."""
         return next((found for _, line in self.lines() if (found := decode(line))), None)
 
 
 @contextlib.contextmanager
-def opened(path: Path, number: int = 0) -> Iterator[LogFile]:
-    """One file of the log, for reading."""
-    name = numbered(path, number)
+def open_log_file(path: Path, number: int = 0) -> Iterator[LogFile]:
+    """Open one file of the log for reading."""
+    name = rotated_path(path, number)
     with open(_open(name, os.O_RDONLY), "rb") as stream:
         yield LogFile(name, stream, os.fstat(stream.fileno()).st_size)
 
 
 @contextlib.contextmanager
 def snapshot(path: Path) -> Iterator[list[LogFile]]:
-    """All files of the log, oldest first, as they were at one moment between two writes."""
+    """Open all files of the log, oldest first, as they were at one moment between two writes."""
     deadline = time.monotonic() + _ROTATION_S
-    with naming_errors(path, "read"), ExitStack() as stack:
+    with wrap_os_errors(path, "read"), ExitStack() as stack:
         while True:
             files, is_locked = _open_all(path, stack)
-            # In the middle of a rotation there is no file to lock, and numbers may change. If
-            # none comes, nobody is rotating: a killed writer has left it so.
+            # During a rotation there is no file to lock, and numbers can change. If no file
+            # appears, nobody is rotating: a killed writer left the log that way.
             if is_locked or not files or time.monotonic() > deadline:
                 break
             stack.close()
@@ -227,25 +252,25 @@ def snapshot(path: Path) -> Iterator[list[LogFile]]:
 
 
 def _open_all(path: Path, stack: ExitStack) -> tuple[list[LogFile], bool]:
-    """All files, open on the stack; and was the log locked meanwhile?"""
+    """Open all files on the stack; also return whether the log was locked meanwhile."""
     files = []
     with ExitStack() as moment:
         is_locked = False
         with contextlib.suppress(FileNotFoundError):
             fd = _open_locked(path, os.O_RDONLY, fcntl.LOCK_SH, LOCK_TIMEOUT_S)
-            moment.callback(_unlock_and_close, fd)
+            moment.callback(unlock_and_close, fd)
             is_locked = True
-        for number in [*reversed(numbers(path)), 0]:
+        for number in [*reversed(rotated_numbers(path)), 0]:
             with contextlib.suppress(FileNotFoundError):
-                files.append(stack.enter_context(opened(path, number)))
+                files.append(stack.enter_context(open_log_file(path, number)))
     return files, is_locked
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """The last record of a file, and what stands behind it: nothing, or what is no record.
+class LogEnd:
+    """The last record of a file, and the bytes after it that are not a record (often none).
 
-    `terminated`: does the file end with a newline?
+    `terminated`: the file ends with a newline.
     """
 
     record: AuditRecord | None
@@ -253,20 +278,20 @@ class End:
     terminated: bool
 
 
-def end_of(fd: int, size: int, path: Path) -> End:
-    """How the file ends. A hostile one is not searched for ever: AuditError."""
+def read_end(fd: int, size: int, path: Path) -> LogEnd:
+    """Return how the file ends. Raises AuditError rather than search a hostile file forever."""
     for window in _WINDOWS:
         start = max(0, size - window)
         data = os.pread(fd, size - start, start)
         end = _end_of(data, whole=start == 0)
         if end.record or start == 0:
             return end
-    hint = "`kakoi audit verify` says where it is damaged; move it away to begin a new one"
-    raise unsafe(path, "ends with too much that is no record", hint)
+    hint = "`kakoi audit verify` shows where it is damaged; move it away to start a new one"
+    raise unsafe(path, "ends with too much data that is not a record", hint)
 
 
-def _end_of(data: bytes, *, whole: bool) -> End:
-    """Of the last bytes of a file; unless they are all of it, the first line is a part of one."""
+def _end_of(data: bytes, *, whole: bool) -> LogEnd:
+    """Find the end in the last bytes of a file. Unless `whole`, the first line is incomplete."""
     terminated = data.endswith(b"\n") or not data
     stop = len(data)
     while stop > 0:
@@ -275,6 +300,6 @@ def _end_of(data: bytes, *, whole: bool) -> End:
             break
         record = decode(data[start:stop])
         if record:
-            return End(record, data[stop:], terminated)
+            return LogEnd(record, data[stop:], terminated)
         stop = start
-    return End(None, data, terminated)
+    return LogEnd(None, data, terminated)

@@ -1,28 +1,27 @@
-"""One line of the audit log: what it holds, and how it becomes bytes and is read back.
+"""One line of the audit log: its fields, and how it is encoded and decoded.
 
-A line is a JSON object in ASCII whose keys always stand in the same order and which leaves out
-what is empty. Its last key is `hash`, the SHA-256 of the line as it would be without that key;
-the key before is `prev`, the hash of the record before it. So every byte of a line is covered,
-and so is everything before the line. A line is a record only if it is, to the byte, what `encode`
-makes of what it says.
+A line is a JSON object in ASCII. Its keys are always in the same order, and empty values are left
+out. The last key is `hash`, the SHA-256 of the line without that key; the key before it is `prev`,
+the hash of the previous record. So the hash covers every byte of the line and everything before
+it. A line is a record only if it is byte for byte what `encode` would write for its fields.
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final
 
+from kakoi._support.late import dataclass, pattern
 from kakoi.errors import ConfigurationError
 from kakoi.policy.judging.decision import Decision
 from kakoi.policy.rules import Verdict
 from kakoi.results import ExecutionResult
 
-# What the first record of all has for `prev`.
+# The `prev` of the very first record.
 GENESIS: Final = "0" * 64
-# No record is longer, however hostile its texts: a reader need not take more into memory.
+# No record is longer, however hostile its texts, so a reader never needs more memory.
 LONGEST_LINE: Final = 256 * 1024
 
 _LONGEST_COMMAND: Final = 8192
@@ -30,16 +29,16 @@ _LONGEST_TEXTS: Final = {"cwd": 4096, "reason": 1024, "error": 1024}
 _LONGEST_LABEL: Final = 256
 _LONGEST_RULE: Final = 64
 _MOST_RULES: Final = 32
-_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-# Quotes inside of a JSON text are escaped, so this can stand at the end of a record only.
-_END: Final = re.compile(rb',"hash":"([0-9a-f]{64})"}\n?\Z')
-_UNFINISHED_HASH: Final = re.compile(rb'[0-9a-f]{0,64}|[0-9a-f]{64}"')
+_ID: Final = pattern(r"[A-Za-z0-9_.-]{1,64}")
+# Quotes inside a JSON string are escaped, so this can only match at the end of a record.
+_END: Final = pattern(rb',"hash":"([0-9a-f]{64})"}\n?\Z')
+_UNFINISHED_HASH: Final = pattern(rb'[0-9a-f]{0,64}|[0-9a-f]{64}"')
 
 
 class Event(StrEnum):
     """What a record is about. The last three are written by the log itself.
 
-    `judged`: a verdict was given to somebody who runs the command without us, or does not.
+    `judged`: kakoi returned a verdict and the caller decides whether to run the command.
     """
 
     JUDGED = "judged"
@@ -55,9 +54,9 @@ class Event(StrEnum):
     CUT = "cut"
 
 
-OF_THE_LOG: Final = frozenset((Event.ROTATED, Event.RECOVERED, Event.CUT))
+LOG_EVENTS: Final = frozenset((Event.ROTATED, Event.RECOVERED, Event.CUT))
 
-# Every key of a record but `hash`, in the order of the line, with the type it has in JSON.
+# Every key of a record except `hash`, in the order of the line, with its JSON type.
 _KINDS: Final[Mapping[str, type]] = {
     "seq": int,
     "time": str,
@@ -65,6 +64,7 @@ _KINDS: Final[Mapping[str, type]] = {
     "id": str,
     "command": str,
     "command_sha256": str,
+    "kind": str,
     "cwd": str,
     "sandbox": str,
     "target": str,
@@ -87,22 +87,26 @@ _KINDS: Final[Mapping[str, type]] = {
     "lost_hash": str,
     "prev": str,
 }
+_PYTHON_KINDS: Final[Mapping[str, type]] = {**_KINDS, "rules": tuple, "event": Event}
+_encoder: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """What there is to record. Wrong types raise ConfigurationError here, not when it is read.
+    """An event to record. Wrong types raise ConfigurationError here, not when it is read.
 
-    `id`: of the command, the same for all that happens to it.
-    `target`: what a sandbox wanted to reach; then `id` is the same for all of that sandbox.
-    `verdict`, `rules`, `reason`: of the policy, and why; an ending has its `results.Reason`,
-    and in `error` the words for a command that never started or a sandbox that was lost.
+    `id`: the id of the command, the same in all records about it.
+    `kind`: `file access` if `command` describes one (`read /etc/hosts`); empty for a command.
+    `target`: what a sandbox tried to reach; then `id` is the same for that whole sandbox.
+    `verdict`, `rules`, `reason`: the policy's verdict and why. In an `ended` record, `reason` is
+    the `results.Reason`, and `error` explains why a command never started or its sandbox was lost.
     `session`, `task`, `user`: labels of the caller.
     """
 
     event: Event
     id: str
     command: str = ""
+    kind: str = ""
     cwd: str = ""
     sandbox: str = ""
     target: str = ""
@@ -121,13 +125,13 @@ class AuditEntry:
 
     def __post_init__(self) -> None:
         for name, value in _filled(self).items():
-            kind = {"rules": tuple, "event": Event}.get(name, _KINDS[name])
+            kind = _PYTHON_KINDS[name]
             if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
                 raise _wrong(name, type(value).__name__, f"of type {kind.__name__}")
         if not all(isinstance(rule, str) for rule in self.rules):
             raise _wrong("rules", "not all text", "a tuple of texts")
-        if self.event not in OF_THE_LOG and not _ID.fullmatch(self.id):
-            # Not shown: what is no id may be anything, a secret too.
+        if self.event not in LOG_EVENTS and not _ID.fullmatch(self.id):
+            # Not shown: an invalid id can be anything, even a secret.
             raise _wrong("id", "something else", "1 to 64 of A-Z a-z 0-9 . _ -")
 
 
@@ -154,33 +158,48 @@ class AuditRecord(AuditEntry):
     hash: str
 
     def __post_init__(self) -> None:
-        """Made of an entry or of a line, both checked before."""
+        """Built from an entry or a line; both were checked before."""
 
 
-def judged(
-    decision: Decision, *, id: str, cwd: str, session: str = "", task: str = "", user: str = ""
+_ENTRY_NAMES: Final = tuple(name for name in _KINDS if name in AuditEntry.__slots__)
+_values_of_record: Final = attrgetter(*_KINDS)
+_values_of_entry: Final = attrgetter(*_ENTRY_NAMES)
+
+
+def decision_entry(
+    decision: Decision,
+    *,
+    id: str,
+    cwd: str,
+    event: Event = Event.JUDGED,
+    sandbox: str = "",
+    session: str = "",
+    task: str = "",
+    user: str = "",
 ) -> AuditEntry:
-    """What to record of a decision, if nothing else happens to its command."""
+    """Return the entry for a decision: `event`, or a refusal if that is what was decided."""
     return AuditEntry(
-        event=Event.REFUSED if decision.verdict is Verdict.DENY else Event.JUDGED,
+        event=Event.REFUSED if decision.verdict is Verdict.DENY else event,
         id=id,
         command=decision.command,
+        kind="" if decision.kind == "command" else decision.kind,
         cwd=cwd,
         verdict=decision.verdict.value,
         rules=tuple(finding.rule for finding in decision.findings),
         reason=decision.findings[0].reason if decision.findings else "",
+        sandbox=sandbox,
         session=session,
         task=task,
         user=user,
     )
 
 
-def ended(started: AuditEntry, result: ExecutionResult) -> AuditEntry:
-    """What to record when the command of the entry `started` has come to `result`."""
+def end_entry(started: AuditEntry, result: ExecutionResult) -> AuditEntry:
+    """Return the entry for the end of the command that the entry `started` describes."""
     return AuditEntry(
         event=Event.ENDED,
         id=started.id,
-        cwd=started.cwd,  # So that each record says by itself which project it is about.
+        cwd=started.cwd,  # So each record shows by itself which project it is about.
         sandbox=started.sandbox,
         reason=result.reason,
         exit_code=result.exit_code,
@@ -195,13 +214,13 @@ def ended(started: AuditEntry, result: ExecutionResult) -> AuditEntry:
     )
 
 
-# --- Into bytes ------------------------------------------------------------------------------
+# --- Encoding --------------------------------------------------------------------------------
 
 
-def cleaned(entry: AuditEntry, clean: Callable[[str], str]) -> dict[str, Any]:
-    """The fields of an entry, each text without secrets (by `clean`) and of bounded length.
+def clean_fields(entry: AuditEntry, clean: Callable[[str], str]) -> dict[str, Any]:
+    """Return the fields of an entry, each text redacted (by `clean`) and limited in length.
 
-    Secrets go first: a cut could leave half of one, which nobody would know again.
+    Redact first: truncation could leave half of a secret, which redaction would not recognize.
     """
     fields = _filled(entry)
     for name, value in fields.items():
@@ -217,20 +236,20 @@ def cleaned(entry: AuditEntry, clean: Callable[[str], str]) -> dict[str, Any]:
 
 
 def seal(fields: Mapping[str, Any]) -> tuple[AuditRecord, bytes]:
-    """The record of these fields (`seq`, `time` and `prev` among them), and its line."""
+    """Return the record of these fields (including `seq`, `time` and `prev`), and its line."""
     body = _body(fields)
     digest = hashlib.sha256(body).hexdigest()
     return AuditRecord(**fields, hash=digest), _closed(body, digest)
 
 
 def encode(record: AuditRecord) -> bytes:
-    """The line of a record, with its newline."""
+    """Return the line of a record, with its newline."""
     return _closed(_body(_filled(record)), record.hash)
 
 
 def _body(fields: Mapping[str, Any]) -> bytes:
     ordered = {name: fields[name] for name in _KINDS if name in fields}
-    return json.dumps(ordered, separators=(",", ":")).encode("ascii")
+    return _encoder.encode(ordered).encode("ascii")
 
 
 def _closed(body: bytes, digest: str) -> bytes:
@@ -238,8 +257,11 @@ def _closed(body: bytes, digest: str) -> bytes:
 
 
 def _filled(entry: AuditEntry) -> dict[str, Any]:
-    """The fields that say something, by name; zero and False do."""
-    values = ((name, getattr(entry, name, None)) for name in _KINDS)
+    """Return the non-empty fields by name; zero and False are not empty."""
+    if isinstance(entry, AuditRecord):
+        values = zip(_KINDS, _values_of_record(entry), strict=True)
+    else:
+        values = zip(_ENTRY_NAMES, _values_of_entry(entry), strict=True)
     return {name: value for name, value in values if value not in (None, "", ())}
 
 
@@ -260,11 +282,11 @@ def _wrong(name: str, value: str, wanted: str) -> ConfigurationError:
     return ConfigurationError(f"`{name}` of an audit entry is {value}; it must be {wanted}")
 
 
-# --- Out of bytes ----------------------------------------------------------------------------
+# --- Decoding --------------------------------------------------------------------------------
 
 
 def decode(line: bytes) -> AuditRecord | None:
-    """The record of a line (its newline may be missing), or None if it is none; never raises."""
+    """Decode a line (newline optional); None if it is not a valid record. Never raises."""
     end = _END.search(line) if len(line) <= LONGEST_LINE else None
     if end is None:
         return None
@@ -282,7 +304,7 @@ def decode(line: bytes) -> AuditRecord | None:
 
 
 def _is_well_formed(fields: object) -> bool:
-    """Is it what `encode` would write, as far as names and types go?"""
+    """Whether names and types are what `encode` would write."""
     return (
         isinstance(fields, dict)
         and all(
@@ -299,9 +321,9 @@ def _record(fields: dict[str, Any], digest: str) -> AuditRecord:
 
 
 def is_unfinished(line: bytes, seq: int) -> bool:
-    """Can the line (without a newline) be the beginning of record `seq`, whose writer was killed?
+    """Whether the line (without a newline) can be the start of record `seq` of a killed writer.
 
-    After a power cut, a file system may fill up with zeros what it had not yet written.
+    After a power cut, a file system may fill unwritten parts with zeros.
     """
     line = line.rstrip(b"\0")
     start = b'{"seq":%d,"time":"' % seq

@@ -1,12 +1,10 @@
-"""The blocking face (spec C): `create_executor().execute("ls -la")["stdout"]`.
+"""The blocking interface: `create_executor().execute("ls -la")["stdout"]`.
 
-It translates between the spec's words and the one gate; what may run is the policy's to say, and
-where it runs the sandbox's. Validators of your own are found by the entry point group
-`kakoi.bash_executor.validators`.
+It translates between its own vocabulary and the gate: the policy decides what can run, the sandbox
+where. Your own validators are loaded from the entry point group `kakoi.bash_executor.validators`.
 """
 
 from kakoi.bash_executor.config_loader import ConfigLoader
-from kakoi.bash_executor.creating import create_executor
 from kakoi.bash_executor.exceptions import (
     BashExecutorError,
     BlockedPatternError,
@@ -17,6 +15,7 @@ from kakoi.bash_executor.exceptions import (
     TimeoutError,
 )
 from kakoi.bash_executor.executor import CommandExecutor
+from kakoi.bash_executor.factory import create_executor
 from kakoi.bash_executor.validator import CommandValidator
 
 __all__ = [

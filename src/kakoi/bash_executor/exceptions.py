@@ -1,4 +1,4 @@
-"""The exceptions of spec C. They are members of the one tree, which `kakoi.errors` draws."""
+"""The exceptions of the blocking interface, from the one tree in `kakoi.errors`."""
 
 from kakoi.errors import (
     BashExecutorError,

@@ -1,44 +1,132 @@
-"""CommandExecutor: blocking calls, or awaited ones, through the one gate to one sandbox."""
+"""CommandExecutor: blocking or awaited calls through the gate to one sandbox."""
 
 import asyncio
+import functools
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
-from kakoi.background import Held, background
+from kakoi._support.asyncio import LazyResource, background
+from kakoi._support.late import pattern
+from kakoi._support.parsing import wrong
+from kakoi._support.text import short_repr
+from kakoi.backends.settings import SandboxConfig
+from kakoi.backends.workspace import identify, is_within
 from kakoi.bash_executor import checks
-from kakoi.bash_executor.caching import PureResults
-from kakoi.bash_executor.logs import CommandLog
-from kakoi.bash_executor.outcomes import Answer, answer_of, cancelled_answer, failed_answer
-from kakoi.bash_executor.tracking import TrackedDirectory
+from kakoi.bash_executor.command_answer import (
+    CommandAnswer,
+    answer_from_error,
+    answer_from_result,
+    cancelled_answer,
+)
+from kakoi.bash_executor.command_log import CommandLog
+from kakoi.bash_executor.result_cache import PureResults
 from kakoi.bash_executor.validator import CommandValidator, refusal
-from kakoi.config.opening import open_gate
-from kakoi.errors import ConfigurationError, KakoiError, SecurityError, UserCancelledError
+from kakoi.channel.api import Command
+from kakoi.errors import (
+    ConfigurationError,
+    ExecutionError,
+    KakoiError,
+    SecurityError,
+    UserCancelledError,
+)
 from kakoi.gate import Gate
 from kakoi.policy.decide import Decision, decide
 from kakoi.policy.rules import Policy
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Command
-from kakoi.sandbox.settings import SandboxConfig
-from kakoi.sections import wrong
+from kakoi.sandbox.doors import DoorSandbox, sandbox_for
+from kakoi.sandbox.options import SandboxOptions
+
+_MOVES: Final = pattern(r"\b(?:cd|pushd|popd)\b")
+
+
+class TrackedDirectory:
+    """Where the next command starts: a directory below `root`, without links on the way.
+
+    It follows `cd`. The shell reports where it ended; the report counts only if it is below the
+    root. This is not a security boundary: the sandbox limits what a command can touch.
+    """
+
+    def __init__(self, root: str) -> None:
+        seen = identify(root, what="root_dir")
+        if not seen.is_directory:
+            raise ConfigurationError(f"root_dir is {root!r}, which is not a directory")
+        self.root = seen.path
+        self.path = seen.path
+
+    def check(self) -> None:
+        """Raise ExecutionError if the path has become a link; the next command starts above it."""
+        if os.path.realpath(self.path) == self.path:
+            return
+        gone = self.path
+        self.path = self._nearest()
+        raise ExecutionError(
+            f"the working directory {gone!r} has become a link; nothing was run",
+            details={"cwd": gone},
+            hint=f"the next command starts in {self.path}",
+        )
+
+    def lost(self, start: str) -> None:
+        """Handle a command that could not start: if `start` is gone, the next one starts above."""
+        if start == self.path and not os.path.isdir(start):
+            self.path = self._nearest()
+
+    def follow(self, start: str, end: str | None, command: str = "") -> str:
+        """Follow a command from `start` to `end` (None: unknown); return a note for the user."""
+        if end is None:
+            if not _MOVES.search(command):  # It cannot have changed the directory.
+                return ""
+            return (
+                "kakoi: the shell did not report where it ended;"
+                f" the working directory is still {self.path!r}\n"
+            )
+        if end == start:  # A command that stays must not undo a `cd` of another one meanwhile.
+            return ""
+        try:
+            real = os.path.realpath(end)
+        except (OSError, ValueError):
+            real = ""
+        if not is_within(real, self.root):
+            return (
+                f"kakoi: {short_repr(end)} is outside {self.root!r};"
+                f" the working directory is still {self.path!r}\n"
+            )
+        self.path = real
+        return ""
+
+    def _nearest(self) -> str:
+        """Return the closest directory above that still exists, or the root."""
+        above = os.path.dirname(self.path)
+        while is_within(above, self.root):
+            if os.path.isdir(above) and os.path.realpath(above) == above:
+                return above
+            above = os.path.dirname(above)
+        return self.root
+
 
 DEFAULT_TIMEOUT_S = 30.0
 _T = TypeVar("_T")
 
 
 class CommandExecutor:
-    """Runs commands that its validator lets pass, one directory after the other.
+    """Runs the commands that its validator allows, each in the directory where the last one ended.
 
-    `root_dir`: the directory that commands may change, and where the first one starts.
-    `timeout`: how many seconds a command may take.
-    `sandbox`: where they run; without it, the best that this machine has.
-    `pure_commands`: whose results are kept until another command runs (see `caching`).
-    `log`: where every command is told (see `logs`).
+    `root_dir`: the directory that commands can change, and where the first one starts.
+    `timeout`: the timeout of a command in seconds.
+    `sandbox`: where commands run; without it, in the best sandbox of this machine.
+    `pure_commands`: commands whose results are cached until another command runs
+        (see `PureResults`).
+    `log`: where every command is logged (see `CommandLog`).
+    `config_file`: the configuration it was created from, for those who ask.
 
-    It may be used from several threads, and inside of a running event loop. Its sandbox is opened
-    at the first command that may run, and taken away by `close`, with the executor, and at exit.
+    It can be used from several threads, and inside a running event loop. Its sandbox is opened for
+    the first command that is allowed to run, and removed by `close`, with the executor or at exit.
+
+        with CommandExecutor(CommandValidator(["ls"])) as executor:
+            print(executor.execute("ls")["stdout"])
     """
 
     def __init__(
@@ -50,6 +138,7 @@ class CommandExecutor:
         sandbox: SandboxConfig | None = None,
         pure_commands: Iterable[str] = (),
         log: CommandLog | None = None,
+        config_file: Path | None = None,
     ) -> None:
         if not isinstance(validator, CommandValidator):
             raise wrong("the validator", validator, "a CommandValidator")
@@ -61,28 +150,41 @@ class CommandExecutor:
         self._log = log or CommandLog(logging.INFO)
         self._policy = _for_root(validator.policy, self._directory.root)
         self._validator = validator
-        self._held = Held(
-            _opener(self._policy, sandbox or SandboxConfig(), self._directory.root, validator)
+        options = SandboxOptions(
+            config=sandbox or SandboxConfig(),
+            policy=self._policy,
+            workspace=self._directory.root,
+            validators=validator.validators,
+        )
+        self._held: LazyResource[DoorSandbox] = LazyResource(
+            functools.partial(sandbox_for, options)
         )
         self._is_closed = False
+        self._config_file = config_file
+
+    @property
+    def config_file(self) -> Path | None:
+        """The configuration that `create_executor` took; None if it was created without."""
+        return self._config_file
 
     def get_cwd(self) -> str:
-        """Where the next command starts: the directory that the last one ended in."""
+        """Return where the next command starts: the directory in which the last one ended."""
         return self._directory.path
 
     @property
     def root_dir(self) -> str:
-        """The directory that is never left, without links."""
+        """The directory that is never left, with links resolved."""
         return self._directory.root
 
     def execute(self, command: str, *, timeout: float | None = None) -> dict[str, str]:
-        """Run `command`; returns its `stdout`, `stderr`, `cwd` (where it ended) and `exit_code`.
+        """Run `command`; return its `stdout`, `stderr`, `cwd` (where it ended) and `exit_code`.
 
-        A command that exits with another status than 0, that is not found (127) or could not be
-        started (126) has been run: that is a result. SecurityError: it was refused, and had no
-        effect. TimeoutError: it ran too long and was ended, with all that it started; `details`
-        holds its output so far. SandboxError: the sandbox failed. ExecutionError: its directory
-        was exchanged. AuditError: it could not be recorded, so it did not run.
+        A command that exits with a non-zero exit code, is not found (127) or could not be started
+        (126) is a result, not an error. Raises SecurityError if the command was refused, which
+        means it had no effect; TimeoutError if it ran too long and was killed with everything it
+        started (`details` has its output so far); SandboxError if the sandbox failed;
+        ExecutionError if its directory was replaced; AuditError if it could not be recorded and
+        therefore did not run.
         """
         return _wait(self._execute(checks.command(command), self._limit_s(timeout)))
 
@@ -92,20 +194,20 @@ class CommandExecutor:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the command's, and it ends all of it
     ) -> dict[str, str]:
-        """`execute` for coroutines. Cancelling it ends the command first."""
+        """Run `execute` as a coroutine. Cancelling it kills the command first."""
         limit_s = self._limit_s(timeout)
         return await background().arun(self._execute(checks.command(command), limit_s))
 
     def execute_many(
         self, commands: Iterable[str], *, parallel: bool = False, stop_on_error: bool = False
     ) -> list[dict[str, str]]:
-        """Run several commands; returns a result for each, in their order.
+        """Run several commands; return a result for each, in the same order.
 
-        One after the other, each starts where the one before ended. In parallel, all start where
-        the executor is now, and it stays there. A command without a result of its own (refused,
-        out of time) has one with `error` in it, its `exit_code` is 126 (refused), 124 (out of
-        time) or 125 (another failure). `stop_on_error`: nothing is run after the first that fails,
-        and the list ends with it; what already runs in parallel is ended (130).
+        One after the other, each starts where the previous one ended. In parallel, all start in
+        the current directory, and it does not change. A command without a result of its own has
+        one with `error`, and its `exit_code` is 126 (refused), 124 (timeout) or 125 (any other
+        failure). `stop_on_error`: nothing is started after the first failure, and the list ends
+        with it; commands that already run in parallel are killed (130).
         """
         texts = _commands(commands)
         return _wait(self._execute_many(texts, parallel, stop_on_error))
@@ -113,17 +215,17 @@ class CommandExecutor:
     async def aexecute_many(
         self, commands: Iterable[str], *, parallel: bool = False, stop_on_error: bool = False
     ) -> list[dict[str, str]]:
-        """`execute_many` for coroutines."""
+        """Run `execute_many` as a coroutine."""
         texts = _commands(commands)
         return await background().arun(self._execute_many(texts, parallel, stop_on_error))
 
     def close(self) -> None:
-        """End what runs and take the sandbox away. A closed executor runs nothing any more."""
+        """Kill running commands and remove the sandbox. A closed executor runs nothing more."""
         self._is_closed = True
         _wait(self._held.close())
 
     async def aclose(self) -> None:
-        """`close` for coroutines."""
+        """Run `close` as a coroutine."""
         self._is_closed = True
         await background().arun(self._held.close())
 
@@ -144,8 +246,8 @@ class CommandExecutor:
     async def _execute(self, text: str, limit_s: float) -> dict[str, str]:
         return (await self._run(text, limit_s)).as_dict()
 
-    async def _run(self, text: str, limit_s: float, *, stay_in: str = "") -> Answer:
-        """One command, told in the log whatever comes of it. `stay_in`: a `cd` does not last."""
+    async def _run(self, text: str, limit_s: float, *, stay_in: str = "") -> CommandAnswer:
+        """Run one command, and log it in any case. `stay_in`: start here, and ignore a `cd`."""
         start, moves = stay_in or self._directory.path, not stay_in
         try:
             answer, cached = await self._judge_and_run(text, start, limit_s, moves=moves)
@@ -157,14 +259,14 @@ class CommandExecutor:
 
     async def _judge_and_run(
         self, text: str, start: str, limit_s: float, *, moves: bool
-    ) -> tuple[Answer, bool]:
+    ) -> tuple[CommandAnswer, bool]:
         if self._is_closed:
-            raise ConfigurationError("this executor is closed", hint="make a new one")
+            raise ConfigurationError("this executor is closed", hint="create a new one")
         command = self._command(text, start, limit_s)
         self._directory.check()
-        gate = await self._held.get()
+        gate = (await self._held.get()).gate
         try:
-            result, cached = await self._through(gate, command, text, start)
+            result, cached = await self._run_or_recall(gate, command, text, start)
         except SecurityError as error:
             raise _translated(error) from None
         except UserCancelledError:
@@ -176,12 +278,12 @@ class CommandExecutor:
         elif moves:
             note = self._directory.follow(start, result.cwd, text)
         cwd = self._directory.path if moves else start
-        return answer_of(result, cwd=cwd, limit_s=limit_s, note=note), cached
+        return answer_from_result(result, cwd=cwd, limit_s=limit_s, note=note), cached
 
-    async def _through(
+    async def _run_or_recall(
         self, gate: Gate, command: Command, text: str, start: str
     ) -> tuple[ExecutionResult, bool]:
-        """By the gate, or from the cache by the gate."""
+        """Run the command, or take its result from the cache; both go through the gate."""
         if not self._pure.is_used:
             return await gate.run(command), False
         if not await asyncio.to_thread(self._pure.is_pure, text, start):
@@ -202,7 +304,7 @@ class CommandExecutor:
             return Command(command=text, cwd=start, timeout_s=limit_s, report_shell=True)
         except ConfigurationError as error:
             unfit = error
-        # No program can be given such a text, and the validator has words for why.
+        # No program accepts such a text; the validator's error explains why.
         self._validator.validate(text)
         raise unfit
 
@@ -214,33 +316,35 @@ class CommandExecutor:
         run = self._in_parallel if parallel else self._in_order
         return [answer.as_dict() for answer in await run(texts, stop_on_error=stop_on_error)]
 
-    async def _in_order(self, texts: Sequence[str], *, stop_on_error: bool) -> list[Answer]:
-        answers: list[Answer] = []
+    async def _in_order(self, texts: Sequence[str], *, stop_on_error: bool) -> list[CommandAnswer]:
+        answers: list[CommandAnswer] = []
         for text in texts:
             answers.append(await self._answer(text))
             if stop_on_error and not answers[-1].ok:
                 break
         return answers
 
-    async def _in_parallel(self, texts: Sequence[str], *, stop_on_error: bool) -> list[Answer]:
+    async def _in_parallel(
+        self, texts: Sequence[str], *, stop_on_error: bool
+    ) -> list[CommandAnswer]:
         start = self._directory.path
         tasks = [asyncio.create_task(self._answer(text, stay_in=start)) for text in texts]
         try:
             for first in asyncio.as_completed(tasks):
                 if not (await first).ok and stop_on_error:
                     break
-        finally:  # Also if we are interrupted: nothing runs on without us.
+        finally:  # Also on an interrupt: nothing is left running.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         return [cancelled_answer(start) if task.cancelled() else task.result() for task in tasks]
 
-    async def _answer(self, text: str, *, stay_in: str = "") -> Answer:
-        """A failure is one of the answers: it does not take those of the others away."""
+    async def _answer(self, text: str, *, stay_in: str = "") -> CommandAnswer:
+        """Run one command of several; an error is its answer and leaves the others intact."""
         try:
             return await self._run(text, self._timeout_s, stay_in=stay_in)
         except KakoiError as error:
-            return failed_answer(error, cwd=stay_in or self._directory.path)
+            return answer_from_error(error, cwd=stay_in or self._directory.path)
 
     def _limit_s(self, timeout: float | None) -> float:
         return self._timeout_s if timeout is None else checks.seconds("timeout", timeout)
@@ -250,23 +354,16 @@ def _wait(work: Coroutine[Any, Any, _T]) -> _T:
     return background().run(work)
 
 
-def _opener(
-    policy: Policy, sandbox: SandboxConfig, root: str, validator: CommandValidator
-) -> Callable[[], Any]:
-    """Without the executor in it: whoever drops that drops the sandbox."""
-    return lambda: open_gate(policy, sandbox, workspace=root, validators=validator.validators)
-
-
 def _for_root(policy: Policy, root: str) -> Policy:
     return replace(policy, roots=(root,))
 
 
 def _translated(error: SecurityError) -> SecurityError:
-    """Of a validator as it is; of the policy in the words of this face."""
+    """Return a validator's error as it is, and the policy's as this interface words it."""
     return refusal(error.decision) if isinstance(error.decision, Decision) else error
 
 
-def _commands(given: object) -> list[str]:
-    if isinstance(given, str | bytes | bytearray) or not isinstance(given, Iterable):
-        raise wrong("commands", given, "a list of commands", hint="execute() takes one")
-    return [checks.command(each) for each in given]
+def _commands(value: object) -> list[str]:
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
+        raise wrong("commands", value, "a list of commands", hint="execute() takes one")
+    return [checks.command(each) for each in value]

@@ -1,4 +1,4 @@
-"""CommandValidator: may a command run? Asked of the one policy; nothing is decided here."""
+"""CommandValidator: asks the policy if a command can run. Nothing is decided here."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -6,12 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, final
 
+from kakoi._support.parsing import wrong
+from kakoi._support.text import short_repr
 from kakoi.bash_executor import checks
 from kakoi.errors import CommandNotAllowedError, SecurityError
 from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
 from kakoi.policy.profiles import AllowedCommands, load_policy
 from kakoi.policy.rules import Policy, Verdict
-from kakoi.sections import shown, wrong
 
 PROFILE: Final = "bash-executor"
 Validator = Callable[[str], object]
@@ -21,12 +22,12 @@ Validator = Callable[[str], object]
 class CommandValidator:
     """Refuses commands by raising.
 
-    `whitelist`: what may run: programs (`ls`), or programs with a subcommand (`git status`).
-    `block_patterns`: texts that no command may hold, wherever; None: those of the profile.
-    `enable_whitelist=False`: any program may run; patterns, rules and validators still hold.
-    `validators`: checks of your own, asked last. Each takes the command, and raises SecurityError
-        to refuse it. One that fails in another way, or answers anything, refuses, too.
-    `root_dir`: where the command would run, for rules on what is written outside.
+    `whitelist`: what can run: programs (`ls`), or programs with a subcommand (`git status`).
+    `block_patterns`: strings that no command may contain anywhere; None uses the profile's.
+    `enable_whitelist=False`: any program can run; patterns, rules and validators still apply.
+    `validators`: your own checks, asked last. Each takes the command, and raises SecurityError to
+        refuse it. A validator that raises anything else, or returns a value, refuses as well.
+    `root_dir`: where the command would run, for rules about writing outside of it.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class CommandValidator:
 
     @property
     def policy(self) -> Policy:
-        """What is asked."""
+        """The policy that is asked."""
         return self._policy
 
     @property
@@ -55,11 +56,11 @@ class CommandValidator:
         return self._validators
 
     def validate(self, command: str) -> None:
-        """Return if the command may run.
+        """Return if the command can run; otherwise raise a SecurityError.
 
-        BlockedPatternError: it holds a blocked pattern; that is looked at first.
-        CommandNotAllowedError: a program of it is not on the list, a rule refuses what it does,
-        or nobody can read it. EmptyCommandError: there is none. Each is a SecurityError.
+        BlockedPatternError: it contains a blocked pattern; this is checked first.
+        CommandNotAllowedError: one of its programs is not on the list, a rule refuses what it does,
+        or it cannot be parsed. EmptyCommandError: it is empty.
         """
         decision = decide(self._policy, checks.command(command), cwd=self._cwd)
         if not decision.allowed:
@@ -69,7 +70,7 @@ class CommandValidator:
 
 
 def refusal(decision: Decision) -> SecurityError:
-    """A no in the words of spec C, which has nobody to ask: what would be asked is refused."""
+    """Return the error for a refusal. Nobody can be asked, so what would be asked is refused."""
     error = decision.error()
     worst = decision.findings[0]
     hint = error.hint
@@ -90,7 +91,7 @@ def _policy(
     for command in listed:
         if "/" in command:
             raise wrong(
-                "a command of the whitelist", command, "a name", hint="write ls and not /bin/ls"
+                "a command of the whitelist", command, "a name", hint="write ls instead of /bin/ls"
             )
     allowed = AllowedCommands(use_default=False, custom_list=listed)
     policy = replace(
@@ -114,19 +115,19 @@ def _checked(validators: object) -> list[Validator]:
 
 
 def _ask(validator: Validator, name: str, command: str) -> None:
-    """Unknown means no: only a validator that returns, with nothing, has let the command pass."""
+    """Ask a validator. Unknown means no: the command passes only if it returns None."""
     try:
         answer = validator(command)
     except SecurityError:
         raise
     except Exception as error:
         why = f"the validator `{name}` failed ({type(error).__name__}: {error})"
-        raise SecurityError(why, hint="mend it, or take it out") from error
+        raise SecurityError(why, hint="fix or remove it") from error
     if answer is None:
         return
     if inspect.iscoroutine(answer):
         answer.close()
     raise SecurityError(
-        f"the validator `{name}` answered with {shown(answer)}, which means nothing",
-        hint="raise SecurityError to refuse, return None to let the command pass",
+        f"the validator `{name}` returned {short_repr(answer)}, which has no meaning",
+        hint="raise SecurityError to refuse the command, return None to allow it",
     )

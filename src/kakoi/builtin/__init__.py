@@ -1,7 +1,7 @@
-"""The built-in functions of spec D: a shell, git and files, as plain coroutines.
+"""Built-in tools for agents: shell, git and files, as plain coroutines.
 
-They run their own body; no model is asked. `registry.find` knows them by the names of their groups,
-`@builtin.shell`, `@builtin.git` and `@builtin.file`.
+They run their own code and never ask a model. `find` returns them by the name of their group:
+`@builtin.shell`, `@builtin.git` or `@builtin.file`.
 """
 
 from kakoi.builtin.command_files import CommandFile, load_command_file

@@ -1,51 +1,51 @@
-"""What a model or a person gave as an argument, checked: anything may come."""
+"""Checks of the arguments of built-in tools, which models and people pass."""
 
 from collections.abc import Sequence
 
+from kakoi._support.parsing import wrong
 from kakoi.errors import ConfigurationError
-from kakoi.sections import wrong
 
 
-def text(what: str, given: object) -> str:
-    """A text that is not empty and can be written down."""
-    if not isinstance(given, str) or not given:
-        raise wrong(what, given, "text")
-    encoded(what, given)
-    return given
+def check_text(what: str, value: object) -> str:
+    """Check a string that is not empty and can be encoded."""
+    if not isinstance(value, str) or not value:
+        raise wrong(what, value, "text")
+    encode(what, value)
+    return value
 
 
-def name(what: str, given: object) -> str:
-    """A name that git cannot take for an option, or for a way to start programs (`ext::`)."""
-    found = text(what, given)
-    if found.startswith("-") or "::" in found:
-        raise wrong(what, found, "the name of one")
-    return found
+def check_name(what: str, value: object) -> str:
+    """Check a name that git cannot take for an option, or for a transport (`ext::`)."""
+    name = check_text(what, value)
+    if name.startswith("-") or "::" in name:
+        raise wrong(what, name, "a plain name")
+    return name
 
 
-def branch(what: str, given: object) -> str:
-    """The name of one branch: to git, `+main` forces, `:main` deletes and `*` is all of them."""
-    found = name(what, given)
-    if found.startswith("+") or ":" in found or "*" in found:
-        raise wrong(what, found, "the name of one branch", hint="`shell` runs any command of git")
-    return found
+def check_branch(what: str, value: object) -> str:
+    """Check the name of one branch: in git, `+main` forces, `:main` deletes, `*` means all."""
+    branch = check_name(what, value)
+    if branch.startswith("+") or ":" in branch or "*" in branch:
+        raise wrong(what, branch, "the name of one branch", hint="`shell` runs any git command")
+    return branch
 
 
-def names(what: str, given: object) -> list[str]:
-    """A list of texts; None is an empty one."""
-    if given is None:
+def check_names(what: str, value: object) -> list[str]:
+    """Check a list of non-empty strings; None is an empty list."""
+    if value is None:
         return []
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-        raise wrong(what, given, "a list of names")
-    return [text(f"a name in {what}", each) for each in given]
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise wrong(what, value, "a list of names")
+    return [check_text(f"a name in {what}", each) for each in value]
 
 
-def encoded(what: str, given: object) -> bytes:
-    """A text as bytes, for the input of a program."""
-    if not isinstance(given, str):
-        raise ConfigurationError(f"{what} is {type(given).__name__}; it must be text")
-    if "\0" in given:
-        raise ConfigurationError(f"{what} holds a NUL; no program can be given one")
+def encode(what: str, value: object) -> bytes:
+    """Encode a string as the input of a program."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what} is {type(value).__name__}; it must be text")
+    if "\0" in value:
+        raise ConfigurationError(f"{what} contains a NUL, which no program accepts")
     try:
-        return given.encode("utf-8", "surrogateescape")
+        return value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise ConfigurationError(f"{what} holds a lone surrogate; it is no text") from None
+        raise ConfigurationError(f"{what} contains a lone surrogate and is not text") from None

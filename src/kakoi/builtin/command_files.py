@@ -1,4 +1,4 @@
-"""Command files: a task in Markdown, with front matter that limits the tools it may use.
+"""Command files: a task in Markdown, with front matter that limits its tools.
 
 ---
 name: auto-deploy
@@ -8,22 +8,21 @@ What to do, in words.
 """
 
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from kakoi._support.late import dataclass, pattern
+from kakoi._support.parsing import Section, front_matter, read_text, wrong
+from kakoi._support.text import short_repr
 from kakoi.builtin.registry import GROUPS, PREFIX, Tool, find
-from kakoi.documents import front_matter, read_text
 from kakoi.errors import ConfigurationError, SecurityError
-from kakoi.sections import Section, shown, wrong
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_NAME = pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandFile:
-    """A task and its tools. `allowed_tools` are groups; none means that it may use none."""
+    """A task and its tools. `allowed_tools`: groups of tools; an empty list allows none."""
 
     name: str
     allowed_tools: tuple[str, ...]
@@ -32,15 +31,15 @@ class CommandFile:
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """Every function that the task may use, by its name."""
+        """The functions that the task can use, by name."""
         return {name: tool for group in self.allowed_tools for name, tool in find(group).items()}
 
     def tool(self, name: str) -> Tool:
-        """One of them, by the name of the function; SecurityError if it may not be used."""
+        """Return one of them by name; raise SecurityError if the task cannot use it."""
         found = self.tools.get(name)
         if found is None:
             known = any(name in group for group in GROUPS.values())
-            why = "may not be used here" if known else "is no tool"
+            why = "is not allowed here" if known else "is not a tool"
             raise SecurityError(
                 f"`{name}` {why}: the command `{self.name}` is limited to its tools",
                 details={"tool": name, "allowed_tools": list(self.allowed_tools)},
@@ -50,18 +49,29 @@ class CommandFile:
 
 
 def load_command_file(path: str | os.PathLike[str]) -> CommandFile:
-    """Read a command file; ConfigurationError says what is wrong with it, and where."""
+    """Read a command file; raise a ConfigurationError that says what is wrong with it and where."""
     try:
         text = read_text(Path(path))
-    except (TypeError, ValueError) as error:  # A NUL, or nothing that could be a path.
-        raise ConfigurationError(f"cannot read the command file {shown(path)}: {error}") from None
+    except (TypeError, ValueError) as error:  # A NUL, or not a path at all.
+        raise ConfigurationError(
+            f"cannot read the command file {short_repr(path)}: {error}"
+        ) from None
     if text is None:
-        raise ConfigurationError(f"cannot read the command file {path}: it is not there")
+        raise ConfigurationError(f"cannot read the command file {path}: not found")
     return parse_command_file(text, origin=str(path))
 
 
+def is_command_file(path: str | os.PathLike[str]) -> bool:
+    """Whether the front matter of a file names tools or a command, and not a task's repository."""
+    try:
+        front, _ = front_matter(read_text(Path(path)) or "", origin=str(path))
+    except ConfigurationError:
+        return False
+    return "repository" not in front and not {"name", "allowed_tools"}.isdisjoint(front)
+
+
 def parse_command_file(text: str, *, origin: str) -> CommandFile:
-    """The same for a text."""
+    """Parse the content of a command file."""
     front, task = front_matter(text, origin=origin)
     section = Section(front, origin, "name allowed_tools description")
     name = section.text("name")

@@ -1,21 +1,23 @@
-"""The command line: a thin door over the library, one file per command."""
+"""The command line: a thin layer over the library, one module per command."""
 
 import sys
 
 from kakoi import __version__
-from kakoi.cli.output import run_to_an_exit
+from kakoi.cli.io.streams import run_and_exit
+from kakoi.cli.late_modules import load_late
 
 
 def main() -> None:
     """Entry point of `kakoi`."""
-    run_to_an_exit(_main)
+    run_and_exit(_main)
 
 
 def _main() -> None:
-    # The commonest question of scripts is answered before anything heavy is imported.
+    # Scripts ask this most often: answer before anything heavy is imported.
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(f"kakoi {__version__}")
         return
+    load_late()
     from kakoi.cli.app import app
 
     app(prog_name="kakoi")

@@ -1,4 +1,4 @@
-"""One command from this terminal: through the gate, on our streams, to an exit status."""
+"""Runs one command from this terminal: through the gate, on our streams, to an exit code."""
 
 import asyncio
 import contextlib
@@ -9,63 +9,65 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import click
 
-from kakoi.cli.asking import Approval
-from kakoi.cli.live import Input, Signals, pass_through
-from kakoi.cli.opening import Place
-from kakoi.cli.output import OutputClosed, write_all
-from kakoi.cli.screen import Screen
-from kakoi.cli.telling import (
-    ending_in_words,
+from kakoi._support.late import dataclass
+from kakoi.backends.adapter import LimitReport, Limits, SandboxAdapter, with_availability_hint
+from kakoi.backends.workspace import is_within
+from kakoi.channel.api import Command
+from kakoi.cli.io.approval import Approval
+from kakoi.cli.io.passthrough import TerminalInput, pass_through
+from kakoi.cli.io.report import (
+    describe_end,
+    describe_interruption,
+    describe_limits,
+    describe_usage,
+    enable_log_messages,
     failure_as_dict,
-    interruption_in_words,
-    limits_in_words,
+    print_blocked_connections,
+    print_decision,
+    print_error,
+    print_message,
     result_as_dict,
-    say,
-    say_blocked,
-    say_error,
-    show_decision,
-    show_warnings,
-    use_in_words,
 )
-from kakoi.config.opening import open_gate
+from kakoi.cli.io.signals import Signals
+from kakoi.cli.io.streams import OutputClosed, write_all
+from kakoi.cli.io.terminal import Screen
+from kakoi.cli.options import RunTarget
 from kakoi.errors import KakoiError, SandboxError, SecurityError, UserCancelledError
 from kakoi.gate import Gate
 from kakoi.policy.decide import Decision
 from kakoi.policy.rules import Policy
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import Holding, Limits, SandboxAdapter, with_way_out
-from kakoi.sandbox.workspace import within
+from kakoi.sandbox.doors import sandbox_for
 
 _log = logging.getLogger(__name__)
 FAILED: Final = 125
 REFUSED: Final = 126
 NOT_FOUND: Final = 127
-# They take no input, and tell what a command wrote when it has ended.
+# These sandboxes take no input, and give the output only when the command has ended.
 _WITHOUT_CHANNEL: Final = ("container-use",)
 
 quiet_option: Final = click.option(
-    "-q", "--quiet", is_flag=True, help="Of kakoi's own only warnings and failures."
+    "-q", "--quiet", is_flag=True, help="Print only kakoi's warnings and errors."
 )
 verbose_option: Final = click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Say which sandbox was taken and why, what was decided, which limits hold, and the times.",
+    help="Print the decision, the sandbox and why it was chosen, the limits, and timings.",
 )
 
 
-class _Misuse(click.UsageError):
+class _UsageError(click.UsageError):
     exit_code = FAILED
 
 
-class Runs(click.Command):
-    """A click command whose own failures are 125: other numbers are those of what it runs."""
+class ForwardingCommand(click.Command):
+    """A click command that forwards exit codes: its own failures are 125, others the command's."""
 
     def make_context(
         self,
@@ -77,37 +79,36 @@ class Runs(click.Command):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
-            raise _Misuse(error.format_message(), error.ctx) from error
+            raise _UsageError(error.format_message(), error.ctx) from error
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            raise _Misuse(error.format_message(), error.ctx) from error
+            raise _UsageError(error.format_message(), error.ctx) from error
         except (click.exceptions.Exit, click.Abort):
             raise
         except KakoiError as error:
             if ctx.params.get("as_json"):
                 _print_json(failure_as_dict(error, FAILED, "failed", None))
             else:
-                say_error(error)
-        except Exception:  # A slip of ours must not look like the command's exit status.
+                print_error(error)
+        except Exception:  # A bug in kakoi must not look like the command's exit code.
             traceback.print_exc()
         sys.exit(FAILED)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
-    """How commands are run and spoken of.
+class CommandSession:
+    """How commands are run and reported.
 
-    `stdin`: the command gets ours. `quiet`: of our own words only warnings and failures.
-    `verbose`: on the way, what is being done and how long it took.
-    `as_json`: the output is not passed on; one object on standard output tells everything.
-    `cwd_fd`: where to write in which directory the shell ended.
-    `remedy`: how a domain is allowed that was refused.
+    `stdin`: forward ours. `quiet`: print only warnings and errors. `verbose`: print progress and
+    timings. `as_json`: print one object on stdout instead of the command's output.
+    `cwd_fd`: a descriptor for the directory in which the shell ended.
+    `remedy`: the hint for a domain that was refused.
     """
 
-    place: Place
+    target: RunTarget
     policy: Policy
     approval: Approval
     stdin: bool = False
@@ -118,59 +119,53 @@ class Session:
     remedy: str = "--allow-domain {}"
 
     def run(self, commands: Sequence[Command]) -> int:
-        """Run the first of these that is to be found; returns the exit status."""
+        """Run the first of these whose program is found; returns the exit code."""
         if self.quiet and self.verbose:
             raise click.UsageError("--quiet and --verbose exclude each other")
-        show_warnings(is_verbose=self.verbose)
+        enable_log_messages(is_verbose=self.verbose)
         return asyncio.run(self._run(commands))
 
     async def _run(self, commands: Sequence[Command]) -> int:
         signals = Signals()
         with signals.caught():
-            # Signals end the work. What is opened is closed undisturbed.
+            # A signal cancels the work; closing what it opened is not interrupted.
             async with contextlib.AsyncExitStack() as stack:
                 work = asyncio.ensure_future(self._work(stack, commands))
-                signals.end(work)
+                signals.cancel_on_signal(work)
                 await asyncio.wait([work])
-        _log.info("everything was closed")
+        _log.info("everything is closed")
         try:
             return work.result()
         except asyncio.CancelledError:
-            return self._tell_interruption(signals.received or signal.SIGINT)
+            return self._report_interruption(signals.received or signal.SIGINT)
         except KakoiError as error:
-            return self._tell_failure(error)
+            return self._report_failure(error)
         except OutputClosed:
             return 128 + signal.SIGPIPE
         except OSError as error:
-            say(f"cannot pass on what the command writes: {os.strerror(error.errno or 0)}")
+            print_message(f"cannot forward the command's output: {os.strerror(error.errno or 0)}")
             return FAILED
 
     async def _work(self, stack: contextlib.AsyncExitStack, commands: Sequence[Command]) -> int:
-        gate = await stack.enter_async_context(
-            open_gate(
-                self.policy,
-                self.place.config,
-                workspace=self.place.directory,
-                unfit=self.place.unfit,
-                approver=self.approval,
-                audit_file=self.place.audit_file,
-            )
-        )
-        stdin = Input() if self.stdin else None
+        options = self.target.sandbox_options(self.policy, approve=self.approval)
+        gate = (await stack.enter_async_context(sandbox_for(options))).gate
+        stdin = TerminalInput() if self.stdin else None
         for command in commands:
             try:
                 result = await self._run_one(gate, command, stdin)
             except SandboxError as error:
-                raise await with_way_out(error, gate.sandbox) from error
+                raise await with_availability_hint(error, gate.sandbox) from error
             if result.reason is not Reason.NEVER_STARTED or result.exit_code != NOT_FOUND:
                 break
-        self._tell_result(result, command, *_where(gate.sandbox))
+        self._report_result(result, command, *_name_and_limits(gate.sandbox))
         if self.cwd_fd is not None and result.cwd:
-            self._tell_directory(self.cwd_fd, result.cwd)
+            self._report_directory(self.cwd_fd, result.cwd)
         return result.exit_code
 
-    async def _run_one(self, gate: Gate, command: Command, stdin: Input | None) -> ExecutionResult:
-        if self.place.settings.sandbox.type in _WITHOUT_CHANNEL and command.terminal is None:
+    async def _run_one(
+        self, gate: Gate, command: Command, stdin: TerminalInput | None
+    ) -> ExecutionResult:
+        if self.target.settings.sandbox.type in _WITHOUT_CHANNEL and command.terminal is None:
             result = await gate.run(replace(command, stdin_open=False))
             if not self.as_json:
                 for fd, text in ((1, result.stdout), (2, result.stderr)):
@@ -179,8 +174,8 @@ class Session:
                     screen.end()
             return result
         async with gate.open(command) as running:
-            _, holding = _where(gate.sandbox)
-            self._tell_limits(holding, self.place.config.docker.limits, command)
+            _, holding = _name_and_limits(gate.sandbox)
+            self._report_limits(holding, self.target.config.docker.limits, command)
             return await pass_through(
                 running,
                 stdin=stdin,
@@ -188,70 +183,76 @@ class Session:
                 shown=not self.as_json,
             )
 
-    # --- Telling -----------------------------------------------------------------------------
+    # --- Reports -----------------------------------------------------------------------------
 
-    def _tell_limits(self, holding: Holding, limits: Limits, command: Command) -> None:
-        _log.info("%s", limits_in_words(holding, limits, command))
+    def _report_limits(self, holding: LimitReport, limits: Limits, command: Command) -> None:
+        _log.info("%s", describe_limits(holding, limits, command))
 
-    def _tell_result(
-        self, result: ExecutionResult, command: Command, sandbox: str, holding: Holding
+    def _report_result(
+        self, result: ExecutionResult, command: Command, sandbox: str, holding: LimitReport
     ) -> None:
-        _log.info("%s", use_in_words(result))
+        _log.info("%s", describe_usage(result))
         if self.as_json:
             _print_json(result_as_dict(result, sandbox, holding))
         elif not self.quiet:
-            say_blocked(result, remedy=self.remedy)
-            if words := ending_in_words(result, command):
-                say(words)
+            print_blocked_connections(result, remedy=self.remedy)
+            if text := describe_end(result, command):
+                print_message(text)
 
-    def _tell_directory(self, fd: int, cwd: str) -> None:
-        """Where the shell ended, if that is a directory of the workspace: a sandbox can say
-        anything. What ends with a slash is what it was, also for a shell that cuts line ends."""
+    def _report_directory(self, fd: int, cwd: str) -> None:
+        """Write where the shell ended, if that is a directory of the workspace.
+
+        Checked, because a sandbox can claim anything. The slash at the end keeps a name that ends
+        in newlines whole: `$(...)` in a shell strips those.
+        """
         found = os.path.realpath(cwd)
-        if within(found, self.place.directory) and os.path.isdir(found):
+        if is_within(found, self.target.directory) and os.path.isdir(found):
             with contextlib.suppress(OSError, OutputClosed):
                 write_all(fd, os.fsencode(found) + b"/")
 
-    def _tell_interruption(self, number: int) -> int:
-        words = interruption_in_words(number)
+    def _report_interruption(self, number: int) -> int:
+        text = describe_interruption(number)
         if self.as_json:
-            _print_json({"exit_code": 128 + number, "reason": "cancelled", "error": words})
+            _print_json({"exit_code": 128 + number, "reason": "cancelled", "error": text})
         elif not self.quiet:
-            say(words)
+            print_message(text)
         return 128 + number
 
-    def _tell_failure(self, error: KakoiError) -> int:
+    def _report_failure(self, error: KakoiError) -> int:
         if isinstance(error, SecurityError):
             status, reason, decision = REFUSED, "refused", error.decision
         elif isinstance(error, UserCancelledError):
             status, reason, decision = REFUSED, "declined", self.approval.decision
         else:
             status, reason, decision = FAILED, "failed", None
-        told = decision if isinstance(decision, Decision) else None
+        refusal = decision if isinstance(decision, Decision) else None
         if self.as_json:
-            _print_json(failure_as_dict(error, status, reason, told))
+            _print_json(failure_as_dict(error, status, reason, refusal))
         elif not self.quiet or status == FAILED:
-            self._explain(error, told)
+            self._print_failure(error, refusal)
         return status
 
-    def _explain(self, error: KakoiError, decision: Decision | None) -> None:
+    def _print_failure(self, error: KakoiError, decision: Decision | None) -> None:
         if not isinstance(error, UserCancelledError):
             if decision is not None:
-                show_decision(decision)
+                print_decision(decision)
             else:
-                say_error(error)
-        elif self.approval.somebody_is_there:
-            say("declined; nothing was run")
+                print_error(error)
+        elif self.approval.user_is_present:
+            print_message("declined; nothing was run")
         else:
             if decision is not None:
-                show_decision(decision)
-            say("nobody is here to be asked; nothing was run", hint="--yes says yes beforehand")
+                print_decision(decision)
+            print_message(
+                "no terminal to ask for approval; nothing was run",
+                hint="--yes approves in advance",
+            )
 
 
-def _where(sandbox: SandboxAdapter | None) -> tuple[str, Holding]:
-    return ("", Holding()) if sandbox is None else (sandbox.name, sandbox.holding)
+def _name_and_limits(sandbox: SandboxAdapter | None) -> tuple[str, LimitReport]:
+    return ("", LimitReport()) if sandbox is None else (sandbox.name, sandbox.limit_report)
 
 
-def _print_json(told: dict[str, Any]) -> None:
+def _print_json(value: dict[str, Any]) -> None:
     with contextlib.suppress(OutputClosed):
-        write_all(1, json.dumps(told, indent=2).encode("ascii") + b"\n")
+        write_all(1, json.dumps(value, indent=2).encode("ascii") + b"\n")

@@ -3,8 +3,8 @@
     pytest --pyargs kakoi.conformance --sandbox docker
     pytest --pyargs kakoi.conformance --sandbox my_package.my_module:factory
 
-Needs pytest and anyio. `subjects.py` says what NAME may be, and what a sandbox can leave
-unclaimed; tests of what it does not claim are left out and named in the report.
+Needs pytest and anyio. See `subjects.py` for the names that `--sandbox` accepts and for the traits
+that a sandbox claims. Tests of unclaimed traits are left out, and the report lists those traits.
 """
 
 KNOWN = (
@@ -12,8 +12,10 @@ KNOWN = (
     "confined-host",
     "bubblewrap",
     "docker",
+    "docker-client",
     "docker-per-command",
     "podman",
+    "podman-client",
     "podman-per-command",
     "kubernetes",
 )

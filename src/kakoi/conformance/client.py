@@ -1,9 +1,9 @@
-"""A client of its own, for tests that kill it.
+"""A client in its own process, for tests that kill it.
 
-    python -m kakoi.conformance.client NAME WORKSPACE {run|job} < command
+    python -m kakoi.conformance.client NAME WORKSPACE {run|job|paused} < command
 
-It runs the lines on its standard input as `sh -c` in the sandbox. A job's id is printed, and then
-the client waits to be killed.
+It runs the text on its stdin with `sh -c` in the sandbox. For a job, it prints the job's id and
+waits to be killed. `paused` starts a job, which creates the file `up`, and pauses the sandbox then.
 """
 
 import asyncio
@@ -11,8 +11,17 @@ import signal
 import sys
 from pathlib import Path
 
+from kakoi.backends.adapter import CanPause
+from kakoi.channel.api import Command
+from kakoi.conformance.sandbox_commands import wait_until
 from kakoi.conformance.subjects import subject_named
-from kakoi.runner.commands import Command
+
+
+async def until_exists(file: Path) -> None:
+    async def exists() -> bool:
+        return await asyncio.to_thread(file.exists)
+
+    await wait_until(exists, f"there is {file}")
 
 
 async def serve(name: str, workspace: Path, how: str, text: str) -> None:
@@ -22,10 +31,17 @@ async def serve(name: str, workspace: Path, how: str, text: str) -> None:
         channel = await sandbox.channel()
         print(await channel.start(command), flush=True)
         await asyncio.Event().wait()
+    if how == "paused":
+        assert isinstance(sandbox, CanPause)
+        await (await sandbox.channel()).start(command)
+        await until_exists(workspace / "up")
+        await sandbox.pause()
+        print("paused", flush=True)
+        await asyncio.Event().wait()
     await sandbox.run(command)
 
 
 if __name__ == "__main__":
-    # Whoever was started in the background ignores it, and so would we.
+    # A process started in the background ignores SIGINT, and we would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.stdin.read()))

@@ -1,23 +1,25 @@
-"""What the tests of the suite share: the sandbox under test."""
+"""Fixtures of the suite: the sandbox under test."""
 
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from kakoi.conformance.asking import new_mark, reset, seen
+from kakoi.backends.adapter import Availability, SandboxAdapter
+from kakoi.backends.probes import new_mark
+from kakoi.channel.api import Channel
 from kakoi.conformance.plugin import LEFT_OUT, PROPERTY, is_required, sandbox_names
+from kakoi.conformance.sandbox_commands import channel_output, reset
 from kakoi.conformance.subjects import Subject, Traits, subject_named
-from kakoi.runner.commands import Channel
-from kakoi.sandbox.adapter import Availability, SandboxAdapter
+from kakoi.errors import UnsupportedError
 
 Opener = Callable[[], AbstractAsyncContextManager[SandboxAdapter]]
 
-# Far beyond what any test needs: it is for a sandbox that hangs.
+# Far more than any test needs: only a sandbox that hangs reaches it.
 _TEST_LIMIT_S = 300
 
 
@@ -27,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the sandbox does not claim, and count it for the report."""
+    """Leave out tests of traits that the sandbox does not claim, and count them for the report."""
     counts: Counter[tuple[str, str]] = Counter()
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
@@ -50,6 +52,32 @@ def _unclaimed(item: pytest.Item) -> list[tuple[str, str]]:
     return [(name, trait) for trait in needed if not getattr(traits, trait)]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with _left_out_without_channel(item):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with _left_out_without_channel(item):
+        yield
+
+
+@contextmanager
+def _left_out_without_channel(item: pytest.Item) -> Iterator[None]:
+    """Skip a test that a sandbox without a channel refuses."""
+    try:
+        yield
+    except UnsupportedError as error:
+        if not isinstance(item, pytest.Function) or "sandbox_name" not in item.callspec.params:
+            raise
+        name = str(item.callspec.params["sandbox_name"])
+        if subject_named(name).traits.channel:
+            raise
+        pytest.skip(f"{name} does not claim `channel`: {error}")
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
@@ -57,7 +85,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def every_test_ends() -> Iterator[None]:
-    """However the sandbox hangs."""
+    """Fail a test that takes too long, however the sandbox hangs."""
 
     def give_up(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"the test took more than {_TEST_LIMIT_S} s")
@@ -86,7 +114,7 @@ def traits(subject: Subject) -> Traits:
 
 @pytest.fixture(scope="session")
 def availabilities() -> dict[str, Availability]:
-    """What was found out so far: trying takes a moment."""
+    """The availabilities found so far, stored because each check takes a moment."""
     return {}
 
 
@@ -97,7 +125,7 @@ async def available(
     tmp_path_factory: pytest.TempPathFactory,
     pytestconfig: pytest.Config,
 ) -> None:
-    """The sandbox works here; otherwise the tests are skipped, or fail if it is required."""
+    """Skip the tests if the sandbox does not work here, or fail them if it is required."""
     if subject.name not in availabilities:
         async with _opened(subject, tmp_path_factory.mktemp("probe")) as adapter:
             availabilities[subject.name] = await adapter.availability()
@@ -120,14 +148,14 @@ async def _opened(subject: Subject, workspace: Path) -> AsyncIterator[SandboxAda
 async def shared_sandbox(
     subject: Subject, available: None, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[SandboxAdapter]:
-    """For all tests of a run that do not ruin it: starting a container for each would be slow."""
+    """One sandbox for all tests that leave it intact: a container for each test would be slow."""
     async with _opened(subject, tmp_path_factory.mktemp("shared")) as adapter:
         yield adapter
 
 
 @pytest.fixture
 async def sandbox(shared_sandbox: SandboxAdapter, traits: Traits) -> AsyncIterator[SandboxAdapter]:
-    """The shared one; what the test leaves in it is not met by the next one."""
+    """The shared sandbox, reset after each test."""
     yield shared_sandbox
     if traits.resident:
         await reset(shared_sandbox, has_jobs=traits.jobs)
@@ -141,7 +169,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fresh(subject: Subject, available: None, workspace: Path) -> Opener:
-    """For a test that may ruin its sandbox, or looks at its beginning or end."""
+    """Opens a new sandbox, for a test that may break it or checks how it starts or ends."""
     return lambda: _opened(subject, workspace)
 
 
@@ -156,6 +184,6 @@ def mark() -> str:
 
 
 @pytest.fixture
-async def place(sandbox: SandboxAdapter, mark: str) -> str:
-    """An empty directory in the workspace, as the sandbox names it."""
-    return (await seen(sandbox, f"mkdir {mark}.d && cd {mark}.d && pwd -P")).rstrip("\n")
+async def folder(sandbox: SandboxAdapter, mark: str) -> str:
+    """An empty directory in the workspace, by its path inside the sandbox."""
+    return (await channel_output(sandbox, f"mkdir {mark}.d && cd {mark}.d && pwd -P")).rstrip("\n")

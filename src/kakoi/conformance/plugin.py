@@ -1,8 +1,8 @@
-"""The part of the suite that pytest must know before it collects anything: `--sandbox`.
+"""The pytest plugin of the suite, which defines `--sandbox`.
 
-An entry point, because options in the conftest.py of a package that is named by `--pyargs` come
-too late. So it is loaded by every pytest where kakoi is installed, and imports little; everything
-else is in conftest.py.
+It is an entry point, because pytest reads the conftest.py of a `--pyargs` package too late for
+options. So every pytest run loads it where kakoi is installed, and it must import little.
+Everything else is in conftest.py.
 """
 
 import os
@@ -14,9 +14,9 @@ import pytest
 from kakoi.conformance import KNOWN
 
 if TYPE_CHECKING:
-    from kakoi.sandbox.adapter import Availability
+    from kakoi.backends.adapter import Availability
 
-# Under which each report says which sandbox it is about.
+# The property of each report that names its sandbox.
 PROPERTY = "kakoi_sandbox"
 LEFT_OUT = pytest.StashKey[Counter[tuple[str, str]]]()
 
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "sandboxes for kakoi.conformance where no --sandbox is given; one that this machine lacks"
         " is skipped, or fails if KAKOI_REQUIRE (a list with commas) names its kind",
         type="linelist",
-        # Not in a cluster that somebody happens to be logged in to.
+        # Never use a cluster just because the user is logged in to it.
         default=[name for name in KNOWN if name != "kubernetes"],
     )
 
@@ -51,23 +51,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def sandbox_names(config: pytest.Config) -> list[str]:
-    """What to test: the sandboxes on the command line, else those of the configuration."""
+    """Return the sandboxes to test: those on the command line, else those in the configuration."""
     names: list[str] = config.getoption("sandbox") or config.getini("kakoi_sandboxes")
     return names
 
 
 def is_required(config: pytest.Config, name: str) -> bool:
-    """Is it a failure if this machine lacks it?"""
+    """Must the tests fail if the sandbox is not available on this machine?"""
     kind = name.partition(":")[0]
     required = os.environ.get("KAKOI_REQUIRE", "").split(",")
-    # `docker` asks for `docker-per-command` too.
+    # `docker` also requires `docker-client` and `docker-per-command`.
     return name in config.getoption("sandbox") or any(
         kind == word or kind.startswith(word + "-") for word in required if word
     )
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """A sandbox that was named and is not there is one error, not one for each test."""
+    """Report an unavailable sandbox of `--sandbox` as one error, not one for each test."""
     if hasattr(session.config, "workerinput") or not session.config.getoption("sandbox"):
         return
     import asyncio
@@ -102,7 +102,10 @@ async def _availability(name: str) -> "Availability":
 def pytest_terminal_summary(
     terminalreporter: "pytest.TerminalReporter", config: pytest.Config
 ) -> None:
-    """Say what was not tested because nobody claims it; the reports say which sandboxes were."""
+    """Print the traits that were not tested because a sandbox does not claim them.
+
+    The tested sandboxes are taken from the reports.
+    """
     reports = [report for group in terminalreporter.stats.values() for report in group]
     pairs = [pair for report in reports for pair in getattr(report, "user_properties", ())]
     counts = config.stash.get(LEFT_OUT, Counter())
@@ -113,6 +116,6 @@ def pytest_terminal_summary(
 
     for name in names:
         for trait in subject_named(name).traits.unclaimed():
-            # Under xdist the workers collect, and only they know the number.
+            # With xdist, the workers collect the tests, and only they know the number.
             count = f": {number} tests left out" if (number := counts[name, trait]) else ""
             terminalreporter.write_line(f"{name} does not claim `{trait}`{count}")

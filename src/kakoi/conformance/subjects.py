@@ -1,4 +1,4 @@
-"""Which sandbox is under test, and what it claims to do."""
+"""The sandbox under test, and what it claims to do."""
 
 import importlib
 import os
@@ -7,28 +7,34 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.backends.plugins import plugin_names
+from kakoi.backends.select import SandboxFactory, cluster_environment, engine_environment
+from kakoi.backends.settings import SandboxConfig
 from kakoi.conformance import KNOWN
-from kakoi.conformance.watching import containers_of
+from kakoi.conformance.process_view import containers_of
 from kakoi.errors import ConfigurationError
-from kakoi.sandbox.adapter import SandboxAdapter
-from kakoi.sandbox.select import cluster_environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What a sandbox claims. A claim is tested; what is not claimed is left out, out loud.
+    """What a sandbox claims. Claims are tested. Unclaimed traits are left out and reported.
 
-    `isolates_processes`: a command sees no process of the machine.
-    `isolates_files`: it writes nowhere on the machine but in its workspace.
-    `isolates_network`: it has a network of its own, and in that nobody else.
-    `signals_nobody`: it signals no process of the machine, be it seen or not.
-    `reaches_nobody`: it reaches no service of the machine, unless it was given a network.
-    `resident`: commands share a place that lasts from one to the next: an id is run once.
-    `jobs`: commands in the background. `survives_client`: they outlive whoever started them, and
-        another adapter on the same workspace finds them again.
+    `isolates_processes`: a command cannot see processes of the machine.
+    `isolates_files`: it cannot write to the machine outside its workspace.
+    `isolates_network`: it has its own network, which nobody else is in.
+    `signals_nobody`: it cannot signal processes of the machine, whether it can see them or not.
+    `reaches_nobody`: it cannot reach services of the machine, unless it was given a network.
+    `resident`: commands share an environment that persists between them, and an id runs only once.
+    `channel`: a byte stream leads into it: live output and input of any size, signals, limits on
+        silence, and what a shell exported. Without one, a test that it refuses is left out.
+    `jobs`: commands can run in the background. `survives_client`: they outlive the client that
+        started them, and another adapter on the same workspace finds them again.
     `files`, `terminal`: files over the channel; commands on a terminal.
-    `usage`: results say how much processor time and memory a command took.
-    `shares_workspace`: what is written in the workspace is seen on this machine.
+    `watches`: changes of files are reported.
+    `usage`: results contain the CPU time and memory of a command.
+    `shares_workspace`: files written in the workspace appear on this machine.
+    `pauses`: it can be paused and resumed (`CanPause`), if the machine allows it.
     """
 
     isolates_processes: bool = True
@@ -37,15 +43,18 @@ class Traits:
     signals_nobody: bool = True
     reaches_nobody: bool = True
     resident: bool = True
+    channel: bool = True
     jobs: bool = True
     survives_client: bool = False
     files: bool = True
+    watches: bool = True
     terminal: bool = True
     usage: bool = True
     shares_workspace: bool = True
+    pauses: bool = False
 
     def unclaimed(self) -> list[str]:
-        """The names of what is not claimed."""
+        """Return the names of the unclaimed traits."""
         return [field.name for field in fields(self) if not getattr(self, field.name)]
 
 
@@ -53,7 +62,7 @@ class Traits:
 class Subject:
     """A sandbox under test.
 
-    `resume`: an adapter for what another one, by now dead, has left on the same workspace.
+    `resume`: returns an adapter for the sandbox that a dead client left on the same workspace.
     `engine`: the program that lists containers.
     """
 
@@ -65,10 +74,11 @@ class Subject:
 
 
 def subject_named(name: str) -> Subject:
-    """The sandbox for `--sandbox NAME`; ConfigurationError if there is none.
+    """Return the sandbox for `--sandbox NAME`; ConfigurationError if there is none.
 
-    NAME is one of KNOWN, for containers with an image (`docker:IMAGE`), or `module:attribute`:
-    a function from a workspace to a SandboxAdapter, or a Subject that also says what it claims.
+    NAME is one of KNOWN, the name of a plugin, or `module:attribute`. Containers and pods accept an
+    image (`docker:IMAGE`). The attribute is a function from a workspace to a SandboxAdapter, or a
+    Subject, which also contains its traits.
     """
     kind, _, rest = name.partition(":")
     if name == "host":
@@ -76,13 +86,15 @@ def subject_named(name: str) -> Subject:
     if name == "confined-host":
         return Subject(name, _confined_host, CONFINED_HOST)
     if name == "bubblewrap":
-        return Subject(name, _bubblewrap)
+        return Subject(name, _bubblewrap, Traits(pauses=True))
     if kind == "kubernetes":
         return Subject(name, _pods(rest), PODS)
     if kind in KNOWN and kind not in ("host", "confined-host", "bubblewrap"):
-        return _containers(name, kind.removesuffix("-per-command"), rest)
+        return _containers(name, *kind.partition("-")[::2], rest)
     if kind and rest:
         return _imported(name, kind, rest)
+    if name in plugin_names():
+        return Subject(name, _plugin(name), CONTAINER_USE if name == "container-use" else Traits())
     raise ConfigurationError(
         f"there is no sandbox {name!r}",
         hint=f"one of {', '.join(KNOWN)}; docker:IMAGE; or my_package.my_module:factory",
@@ -90,56 +102,75 @@ def subject_named(name: str) -> Subject:
 
 
 def _host(workspace: Path) -> SandboxAdapter:
-    from kakoi.sandbox.host import HostAdapter
+    from kakoi.backends.host.adapter import HostAdapter
 
     return HostAdapter(workspace)
 
 
 def _confined_host(workspace: Path) -> SandboxAdapter:
-    from kakoi.sandbox.host import HostAdapter
+    from kakoi.backends.host.adapter import HostAdapter
 
     return HostAdapter(workspace, confine=True)
 
 
 def _bubblewrap(workspace: Path) -> SandboxAdapter:
-    from kakoi.sandbox.bubblewrap import BubblewrapAdapter
+    from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
 
     return BubblewrapAdapter(workspace)
 
 
-def _containers(name: str, program: str, image: str) -> Subject:
-    from kakoi.sandbox.docker import DockerAdapter
-    from kakoi.sandbox.docker_cli import DockerSettings
+def _containers(name: str, program: str, variant: str, image: str) -> Subject:
+    from kakoi.backends.docker.adapter import DockerAdapter
+    from kakoi.backends.docker.arguments import DockerSettings, Lifetime
 
     kind: Literal["docker", "podman"] = "docker" if program == "docker" else "podman"
-    stays = "-per-command" not in name.partition(":")[0]
+    lifetimes: dict[str, Lifetime] = {"": "sandbox", "client": "client", "per-command": "command"}
+    lifetime = lifetimes[variant]
+    shared, stays = lifetime != "command", lifetime == "sandbox"
 
     def settings(workspace: Path) -> DockerSettings:
         given = DockerSettings(workspace=str(workspace))
         return replace(given, image=image) if image else given
 
     def make(workspace: Path) -> SandboxAdapter:
-        lifetime: Literal["sandbox", "command"] = "sandbox" if stays else "command"
-        return DockerAdapter(settings(workspace), program=kind, lifetime=lifetime)
+        env = engine_environment(os.environ)
+        return DockerAdapter(settings(workspace), program=kind, lifetime=lifetime, engine_env=env)
 
     async def resume(workspace: Path) -> SandboxAdapter:
         (container,) = containers_of(kind, workspace)
-        return await DockerAdapter.attach(container, settings(workspace), program=kind)
+        env = engine_environment(os.environ)
+        return await DockerAdapter.attach(
+            container, settings(workspace), program=kind, engine_env=env
+        )
 
-    # Jobs and files are always in a container that stays: they are tested there.
-    traits = Traits(resident=stays, jobs=stays, files=stays, survives_client=stays)
+    # Jobs and files always use one container for all: they are tested there.
+    traits = Traits(
+        resident=shared,
+        jobs=shared,
+        files=shared,
+        watches=shared,
+        survives_client=stays,
+        pauses=shared,
+    )
     return Subject(name, make, traits, resume if stays else None, engine=kind)
 
 
 def _pods(image: str) -> Callable[[Path], SandboxAdapter]:
-    """In the current context of KUBECONFIG, which is read here and nowhere deeper."""
-    from kakoi.sandbox.kubernetes import KubernetesAdapter
-    from kakoi.sandbox.kubernetes_pod import KubernetesSettings
+    """Use the current context of KUBECONFIG, which is read only here."""
+    from kakoi.backends.kubernetes.adapter import KubernetesAdapter
+    from kakoi.backends.kubernetes.pod import KubernetesSettings
 
     def make(workspace: Path) -> SandboxAdapter:
         given = KubernetesSettings(inside=str(workspace))
         settings = replace(given, image=image) if image else given
         return KubernetesAdapter(settings, cluster_env=cluster_environment(os.environ))
+
+    return make
+
+
+def _plugin(name: str) -> Callable[[Path], SandboxAdapter]:
+    def make(workspace: Path) -> SandboxAdapter:
+        return SandboxFactory(workspace, environ=os.environ).make(name, SandboxConfig(type=name))
 
     return make
 
@@ -152,7 +183,7 @@ def _imported(name: str, module: str, attribute: str) -> Subject:
     if isinstance(found, Subject):
         return found
     if not callable(found):
-        raise ConfigurationError(f"{name} is no function from a workspace to a SandboxAdapter")
+        raise ConfigurationError(f"{name} is not a function from a workspace to a SandboxAdapter")
     return Subject(name, found)
 
 
@@ -162,9 +193,24 @@ HOST = Traits(
     isolates_network=False,
     signals_nobody=False,
     reaches_nobody=False,
+    pauses=True,
 )
-# A pod has the interface of its cluster's network, and no socket to use it with; and the workspace
-# is elsewhere.
+# A pod has an interface in the network of its cluster, but cannot open a socket to use it. Its
+# workspace is not on this machine.
 PODS = Traits(isolates_network=False, shares_workspace=False)
-# There are no namespaces: processes and interfaces are seen, and cannot be used.
-CONFINED_HOST = Traits(isolates_processes=False, isolates_network=False)
+# There are no namespaces: commands can see processes and interfaces, but cannot use them. Nothing
+# may be watched, because Landlock does not limit what inotify sees.
+CONFINED_HOST = Traits(isolates_processes=False, isolates_network=False, watches=False, pauses=True)
+# Commands run one at a time and to completion, in a copy of the last commit, on a bridge.
+CONTAINER_USE = Traits(
+    isolates_network=False,
+    reaches_nobody=False,
+    resident=False,
+    channel=False,
+    jobs=False,
+    files=False,
+    watches=False,
+    terminal=False,
+    usage=False,
+    shares_workspace=False,
+)

@@ -1,4 +1,4 @@
-"""When our own process is killed, its commands die too; jobs live on where that is promised."""
+"""When the client is killed, its commands die. Jobs survive where the sandbox promises it."""
 
 import asyncio
 import os
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S, until
+from kakoi.backends.probes import processes_outside
+from kakoi.channel.api import Command
+from kakoi.conformance.process_view import alive, containers_of, mounts_of, processes_using
+from kakoi.conformance.sandbox_commands import TIMEOUT_S, wait_until
 from kakoi.conformance.subjects import Subject
-from kakoi.conformance.watching import alive, alive_outside, containers_of, mounts_of, users_of
-from kakoi.runner.commands import Command
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("shares_workspace")]
 
@@ -30,7 +31,7 @@ GROWTH = {
 def client(
     subject: Subject, workspace: Path, how: str, text: str
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Another process of ours, in which a sandbox is open on `workspace`."""
+    """Start a client in another process, with an open sandbox on `workspace`."""
     script = "import runpy, sys; sys.path[:] = sys.argv.pop(1).split(':'); runpy.run_module("
     script += "'kakoi.conformance.client', run_name='__main__', alter_sys=True)"
     path = ":".join(sys.path)
@@ -50,7 +51,7 @@ def client(
         yield process
     finally:
         process.kill()
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
         process.stdout.close()
 
 
@@ -58,7 +59,7 @@ async def until_up(workspace: Path) -> None:
     async def is_up() -> bool:
         return (workspace / "up").exists()
 
-    await until(is_up, "the command is up")
+    await wait_until(is_up, "the command is up")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -74,28 +75,30 @@ async def test_its_commands_die_with_our_process(
     text = f"{GROWTH[kind]}\n: >up\nsleep MARK\n".replace("MARK", mark)
     with client(subject, workspace, "run", text) as process:
         await until_up(workspace)
-        assert alive_outside(mark)
+        assert processes_outside(mark)
         process.send_signal(number)
-        await asyncio.to_thread(process.wait, PATIENCE_S)
+        await asyncio.to_thread(process.wait, TIMEOUT_S)
 
         async def nothing_is_left() -> bool:
-            return not alive_outside(mark)
+            return not processes_outside(mark)
 
-        await until(nothing_is_left, "everything of the command is dead")
+        await wait_until(nothing_is_left, "everything of the command is dead")
     await take_away(subject, workspace)
 
 
 async def take_away(subject: Subject, workspace: Path) -> None:
-    """A container that outlives its client waits for the next one; everything else goes."""
+    """Clean up a container that outlived its client, and wait until everything else is gone."""
     if subject.resume is not None and containers_of(subject.engine, workspace):
         await (await subject.resume(workspace)).cleanup()
 
     async def nothing_is_left() -> bool:
         return not (
-            users_of(workspace) + containers_of(subject.engine, workspace) + mounts_of(workspace)
+            processes_using(workspace)
+            + containers_of(subject.engine, workspace)
+            + mounts_of(workspace)
         )
 
-    await until(nothing_is_left, "the sandbox is gone")
+    await wait_until(nothing_is_left, "the sandbox is gone")
 
 
 @pytest.mark.needs("jobs")
@@ -111,31 +114,31 @@ async def test_jobs_live_on_or_die_as_it_is_claimed(
         job = (await asyncio.to_thread(process.stdout.readline)).strip()
         await until_up(workspace)
         process.kill()
-        await asyncio.to_thread(process.wait, PATIENCE_S)
+        await asyncio.to_thread(process.wait, TIMEOUT_S)
     if subject.resume is None:
 
         async def dead() -> bool:
-            return not alive_outside(mark)
+            return not processes_outside(mark)
 
-        await until(dead, "the job is dead")
+        await wait_until(dead, "the job is dead")
     else:
         await find_again(subject, workspace, job, mark)
     await take_away(subject, workspace)
 
 
 async def find_again(subject: Subject, workspace: Path, job: str, mark: str) -> None:
-    """Another client finds the job, its output so far, and can go on with it."""
+    """Check that another client finds the job with its output so far, and can continue it."""
     assert subject.resume is not None
     sandbox = await subject.resume(workspace)
     try:
         channel = await sandbox.channel()
         assert [(info.id, info.running) for info in await channel.list_jobs()] == [(job, True)]
-        part = await channel.read_output(job, "stdout", wait_s=PATIENCE_S)
+        part = await channel.read_output(job, "stdout", wait_s=TIMEOUT_S)
         assert part.data == b"first\n"
-        await channel.run(Command(command="echo second >pipe", timeout_s=PATIENCE_S))
-        part = await channel.read_output(job, "stdout", offset=6, wait_s=PATIENCE_S)
+        await channel.run(Command(command="echo second >pipe", timeout_s=TIMEOUT_S))
+        part = await channel.read_output(job, "stdout", offset=6, wait_s=TIMEOUT_S)
         assert part.data == b"second\n"
-        # The same id again is the same job, also for another client.
+        # The same id is the same job, even for another client.
         await channel.start(Command(command="echo never >wrong", id=job))
         await channel.stop_job(job)
         assert await alive(sandbox, mark) == []
@@ -156,7 +159,7 @@ async def test_a_second_client_shares_the_place_with_the_first(
         two = await subject.resume(workspace)
         other = await two.channel()
         try:
-            assert (await other.read_output(job, "stdout", wait_s=PATIENCE_S)).data == b"up\n"
+            assert (await other.read_output(job, "stdout", wait_s=TIMEOUT_S)).data == b"up\n"
             pairs = [(each, number) for number in range(20) for each in (one, two)]
             results = await asyncio.gather(
                 *(each.run(Command(command=f"echo {number}")) for each, number in pairs)
@@ -164,7 +167,7 @@ async def test_a_second_client_shares_the_place_with_the_first(
             assert [int(result.stdout) for result in results] == [number for _, number in pairs]
         finally:
             await other.close()
-        # The second one has left, and the first one does not notice.
+        # The second client has left, which must not affect the first.
         assert (await one.run(Command(command="echo hi"))).stdout == "hi\n"
         assert await channel.wait_job(job, wait_s=0.01) is None
         await channel.stop_job(job)

@@ -1,42 +1,42 @@
-"""Where a command runs, where its shell ended, and what it exported."""
+"""A command's working directory, the last directory of its shell, and its exports."""
 
 from collections.abc import Mapping
 
 import pytest
 
-from kakoi.conformance.asking import said, seen
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.channel.api import Command
+from kakoi.conformance.sandbox_commands import channel_output, output_of
 from kakoi.results import Reason
-from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import SandboxAdapter
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_command_starts_in_the_workspace(sandbox: SandboxAdapter, place: str) -> None:
-    assert await said(sandbox, "pwd -P") == place.rpartition("/")[0] + "\n"
+async def test_a_command_starts_in_the_workspace(sandbox: SandboxAdapter, folder: str) -> None:
+    assert await output_of(sandbox, "pwd -P") == folder.rpartition("/")[0] + "\n"
 
 
 async def test_a_change_of_directory_does_not_last(sandbox: SandboxAdapter) -> None:
-    before = await said(sandbox, "pwd")
-    await said(sandbox, "cd /")
-    assert await said(sandbox, "pwd") == before
+    before = await output_of(sandbox, "pwd")
+    await output_of(sandbox, "cd /")
+    assert await output_of(sandbox, "pwd") == before
 
 
 @pytest.mark.parametrize("name", ["sub", "two words", "a\nb", "'\"$x`", "-n", "日本"])
-async def test_a_command_runs_where_it_was_told_to(
-    sandbox: SandboxAdapter, place: str, name: str
+async def test_a_command_runs_in_the_requested_directory(
+    sandbox: SandboxAdapter, folder: str, name: str
 ) -> None:
     channel = await sandbox.channel()
-    await channel.run(Command(command=["mkdir", "-p", "--", f"{place}/{name}"]))
-    result = await sandbox.run(Command(command="pwd -P", cwd=f"{place}/{name}"))
-    assert result.stdout == f"{place}/{name}\n"
+    await channel.run(Command(command=["mkdir", "-p", "--", f"{folder}/{name}"]))
+    result = await sandbox.run(Command(command="pwd -P", cwd=f"{folder}/{name}"))
+    assert result.stdout == f"{folder}/{name}\n"
 
 
-async def test_a_program_without_a_shell_runs_where_it_was_told_to(
-    sandbox: SandboxAdapter, place: str
+async def test_a_program_without_a_shell_runs_in_the_requested_directory(
+    sandbox: SandboxAdapter, folder: str
 ) -> None:
-    result = await sandbox.run(Command(command=["pwd", "-P"], cwd=place))
-    assert result.stdout == f"{place}\n"
+    result = await sandbox.run(Command(command=["pwd", "-P"], cwd=folder))
+    assert result.stdout == f"{folder}\n"
 
 
 @pytest.mark.parametrize(
@@ -54,23 +54,23 @@ async def test_a_program_without_a_shell_runs_where_it_was_told_to(
         ("cd /", None, 0),
     ],
 )
-async def test_where_the_shell_ended_is_told(
-    sandbox: SandboxAdapter, place: str, text: str, where: str | None, code: int
+async def test_where_the_shell_ended_is_reported(
+    sandbox: SandboxAdapter, folder: str, text: str, where: str | None, code: int
 ) -> None:
-    await seen(sandbox, f"mkdir {place}/sub; ln -s sub {place}/link")
-    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
-    assert (result.cwd, result.exit_code) == ("/" if where is None else place + where, code)
+    await channel_output(sandbox, f"mkdir {folder}/sub; ln -s sub {folder}/link")
+    result = await sandbox.run(Command(command=text, cwd=folder, report_shell=True))
+    assert (result.cwd, result.exit_code) == ("/" if where is None else folder + where, code)
     assert (result.stdout, result.stderr, result.reason) == ("", "", Reason.EXITED)
 
 
-async def test_nobody_is_told_who_did_not_ask(sandbox: SandboxAdapter) -> None:
+async def test_the_directory_is_reported_only_on_request(sandbox: SandboxAdapter) -> None:
     assert (await sandbox.run(Command(command="cd /"))).cwd is None
 
 
 async def test_to_be_asked_changes_nothing_for_the_command(
-    sandbox: SandboxAdapter, place: str
+    sandbox: SandboxAdapter, folder: str
 ) -> None:
-    """Its output, its input, its own trap at the end, its exit code, its variables."""
+    """The report leaves its output, stdin, exit trap, exit code and variables unchanged."""
     text = """
 trap 'echo "trap: $?"' EXIT
 read -r line; echo "line: $line"
@@ -78,17 +78,17 @@ echo "bash_env: ${BASH_ENV-none}"
 cd /
 exit 4"""
     result = await sandbox.run(
-        Command(command=text, cwd=place, stdin=b"hello\n", report_shell=True)
+        Command(command=text, cwd=folder, stdin=b"hello\n", report_shell=True)
     )
     assert result.stdout == "line: hello\nbash_env: none\ntrap: 4\n"
     assert (result.stderr, result.exit_code) == ("", 4)
 
 
 async def test_the_text_of_the_command_may_be_long_then_too(
-    sandbox: SandboxAdapter, place: str
+    sandbox: SandboxAdapter, folder: str
 ) -> None:
     text = f"word='{'x' * 130_000}'; echo ${{#word}}; cd /; exit 5"
-    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
+    result = await sandbox.run(Command(command=text, cwd=folder, report_shell=True))
     assert (result.stdout, result.exit_code, result.cwd) == ("130000\n", 5, "/")
 
 
@@ -96,25 +96,25 @@ async def test_the_text_of_the_command_may_be_long_then_too(
     "text", ["cd gone; rmdir ../gone", "exec true", "kill -9 $$", "cd gone; exec 3>&1 >&- 2>&-"]
 )
 async def test_a_shell_that_cannot_say_where_it_is_does_no_harm(
-    sandbox: SandboxAdapter, place: str, text: str
+    sandbox: SandboxAdapter, folder: str, text: str
 ) -> None:
-    await seen(sandbox, f"mkdir {place}/gone")
-    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
+    await channel_output(sandbox, f"mkdir {folder}/gone")
+    result = await sandbox.run(Command(command=text, cwd=folder, report_shell=True))
     assert result.reason in (Reason.EXITED, Reason.SIGNALLED)
     assert result.cwd is None or result.cwd.startswith("/")
 
 
 async def test_a_command_cannot_name_a_directory_that_is_none(
-    sandbox: SandboxAdapter, place: str
+    sandbox: SandboxAdapter, folder: str
 ) -> None:
-    """It may write into every descriptor that it finds."""
+    """It tries to forge one by writing to every descriptor that it finds."""
     text = "for fd in 3 4 5 6 7 8 9; do echo relative >&$fd; done 2>/dev/null; exit 0"
-    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
+    result = await sandbox.run(Command(command=text, cwd=folder, report_shell=True))
     assert result.reason is Reason.EXITED
     assert result.cwd is None or result.cwd.startswith("/")
 
 
-# --- What it exported ------------------------------------------------------------------------
+# --- Exports ---------------------------------------------------------------------------------
 
 
 async def exported(
@@ -124,6 +124,7 @@ async def exported(
     return (await sandbox.run(command)).exports
 
 
+@pytest.mark.needs("channel")
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
@@ -142,7 +143,7 @@ async def exported(
         ("f() { export A=1; }; f", {"A": "1"}),
     ],
 )
-async def test_what_the_shell_exported_is_told(
+async def test_what_the_shell_exported_is_reported(
     sandbox: SandboxAdapter, text: str, changes: dict[str, str | None]
 ) -> None:
     assert await exported(sandbox, text, HAD="old") == changes
@@ -164,12 +165,14 @@ VALUES = [
 ]
 
 
+@pytest.mark.needs("channel")
 @pytest.mark.parametrize("value", VALUES)
 async def test_a_value_arrives_as_it_is(sandbox: SandboxAdapter, value: str) -> None:
     told = await exported(sandbox, 'export COPY="$GIVEN"', GIVEN=value)
     assert told == {"COPY": value}
 
 
+@pytest.mark.needs("channel")
 @pytest.mark.parametrize(
     "text",
     [
@@ -190,15 +193,15 @@ async def test_a_shell_that_cannot_say_what_it_exported_does_no_harm(
     assert await exported(sandbox, "export A=1") == {"A": "1"}
 
 
-async def test_the_report_is_no_part_of_a_trace(sandbox: SandboxAdapter) -> None:
+async def test_the_report_does_not_appear_in_a_trace(sandbox: SandboxAdapter) -> None:
     result = await sandbox.run(Command(command="set -x; true", report_shell=True))
     assert result.stderr == "+ true\n"
 
 
 async def test_a_directory_that_is_gone_fails_nothing_after_set_e(
-    sandbox: SandboxAdapter, place: str
+    sandbox: SandboxAdapter, folder: str
 ) -> None:
-    await seen(sandbox, f"mkdir {place}/gone")
+    await channel_output(sandbox, f"mkdir {folder}/gone")
     text = "set -e; cd gone; rmdir ../gone; export A=1"
-    result = await sandbox.run(Command(command=text, cwd=place, report_shell=True))
+    result = await sandbox.run(Command(command=text, cwd=folder, report_shell=True))
     assert (result.exit_code, result.stderr, result.exports) == (0, "", {"A": "1"})

@@ -1,15 +1,15 @@
-"""How a command ended, and who is to blame: its own exit, a signal, or nobody could start it."""
+"""How a command ended: by its own exit, by a signal, or it could not be started."""
 
 import asyncio
 import signal
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S, Reader, result_of, running
+from kakoi.backends.adapter import ExecuteOptions, SandboxAdapter
+from kakoi.channel.api import Command
+from kakoi.conformance.sandbox_commands import TIMEOUT_S, Reader, result_of, running
 from kakoi.errors import ExecutionError, ExecutionTimeoutError, SandboxError
 from kakoi.results import Reason
-from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import ExecuteOptions, SandboxAdapter
 
 pytestmark = pytest.mark.anyio
 
@@ -35,12 +35,13 @@ async def test_every_exit_code_is_reported_as_it_is_at_once(sandbox: SandboxAdap
     commands = [Command(command=f"exit {code}") for code in range(256)]
     results = await asyncio.gather(*map(sandbox.run, commands))
     assert [result.exit_code for result in results] == list(range(256))
-    # An image without Python saves a process where many run: its shell says nothing of SIGINT and
-    # SIGPIPE then, so their codes may be taken for them.
+    # In an image without Python, many commands at once run with one process less each. The shell
+    # prints no message for SIGINT and SIGPIPE, so their exit codes can be mistaken for the signals.
     taken_for_signals = {each.exit_code for each in results if each.reason is not Reason.EXITED}
     assert taken_for_signals <= {128 + signal.SIGINT, 128 + signal.SIGPIPE}
 
 
+@pytest.mark.needs("channel")
 @pytest.mark.parametrize("name", ["KILL", "TERM", "INT", "PIPE", "HUP", "USR1", "SEGV"])
 async def test_a_signal_is_the_reason_and_its_default_is_in_force(
     sandbox: SandboxAdapter, name: str
@@ -52,10 +53,11 @@ async def test_a_signal_is_the_reason_and_its_default_is_in_force(
     assert (result.signal, result.stdout) == (number, "before\n")
 
 
+@pytest.mark.needs("channel")
 async def test_no_signal_is_blocked_or_ignored_for_a_command(sandbox: SandboxAdapter) -> None:
     command = Command(command=["grep", "-E", "^Sig(Blk|Ign):", "/proc/self/status"])
     masks = [int(line.split()[1], 16) for line in (await sandbox.run(command)).stdout.splitlines()]
-    # Signals 32 and 33 belong to the C library; not every program could reset them.
+    # Signals 32 and 33 belong to the C library, and not every program can reset them.
     assert [mask & ~(0b11 << 31) for mask in masks] == [0, 0]
 
 
@@ -71,6 +73,7 @@ async def test_a_missing_program_was_never_started(sandbox: SandboxAdapter) -> N
     assert (result.stdout, result.stderr) == ("", "")
 
 
+@pytest.mark.needs("channel")
 @pytest.mark.parametrize("path", ["/etc/passwd", "/etc"])
 async def test_what_cannot_be_executed_was_never_started(
     sandbox: SandboxAdapter, path: str
@@ -100,7 +103,7 @@ async def test_what_the_shell_does_not_find_is_the_commands_failure(
     assert "kakoi-no-such-program" in result.stderr
 
 
-async def test_a_text_that_is_no_shell_fails_with_the_words_of_the_shell(
+async def test_invalid_shell_text_fails_with_the_message_of_the_shell(
     sandbox: SandboxAdapter,
 ) -> None:
     result = await sandbox.run(Command(command="echo 'never closed"))
@@ -117,10 +120,10 @@ async def test_a_result_carries_the_name_of_its_command(sandbox: SandboxAdapter)
 @pytest.mark.needs("usage")
 async def test_a_result_says_what_the_command_used(sandbox: SandboxAdapter) -> None:
     text = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done; command -v python3; true"
-    busy = await sandbox.run(Command(command=text, timeout_s=PATIENCE_S))
+    busy = await sandbox.run(Command(command=text, timeout_s=TIMEOUT_S))
     assert busy.cpu_ms > 10
     assert busy.duration_ms >= 10
-    # A shell cannot find out how much memory its children took.
+    # A shell cannot find out how much memory its children used.
     assert 100_000 < busy.max_rss_bytes < 10**9 or not busy.stdout
 
 
@@ -160,7 +163,7 @@ async def test_a_command_can_be_stopped_and_continued(sandbox: SandboxAdapter) -
         assert (await result_of(opened)).ok
 
 
-# --- `execute`, with the manners of spec B ---------------------------------------------------
+# --- `execute`, which raises on timeouts and on commands that did not start ------------------
 
 
 async def test_execute_gives_an_exit_code_whatever_it_is(sandbox: SandboxAdapter) -> None:
@@ -170,12 +173,12 @@ async def test_execute_gives_an_exit_code_whatever_it_is(sandbox: SandboxAdapter
 
 
 async def test_execute_passes_its_options_on(sandbox: SandboxAdapter) -> None:
-    options = ExecuteOptions(cwd="/", env={"WORD": "x y"}, timeout=PATIENCE_S * 1000)
+    options = ExecuteOptions(cwd="/", env={"WORD": "x y"}, timeout=TIMEOUT_S * 1000)
     result = await sandbox.execute('pwd; echo "$WORD"', options)
     assert result.stdout == "/\nx y\n"
 
 
-async def test_execute_raises_when_the_time_is_up_and_keeps_what_was_said(
+async def test_execute_raises_when_the_time_is_up_and_keeps_the_output(
     sandbox: SandboxAdapter,
 ) -> None:
     for timeout_ms in (1_000, 4_000, 16_000):

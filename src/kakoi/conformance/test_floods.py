@@ -1,11 +1,11 @@
-"""However much a command writes, our memory stays flat and the count is right."""
+"""However much a command writes, our memory use stays flat and the byte count is right."""
 
 import pytest
 
-from kakoi.conformance.asking import running
-from kakoi.conformance.watching import peak_memory, reset_peak_memory
-from kakoi.runner.commands import MIB, Command
-from kakoi.sandbox.adapter import SandboxAdapter
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.channel.api import MIB, Command
+from kakoi.conformance.process_view import peak_memory, reset_peak_memory
+from kakoi.conformance.sandbox_commands import running
 
 pytestmark = pytest.mark.anyio
 

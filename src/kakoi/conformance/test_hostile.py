@@ -1,7 +1,7 @@
 """A command that attacks its own runner can lose its own sandbox, and nothing else.
 
-It may forge frames, write into every descriptor it can reach, stop and kill whoever stands above
-it: at worst the result says that the sandbox was lost, and the next command gets a new one.
+It can forge frames, write to every descriptor it can reach, and stop or kill the processes above
+it. At worst, the result says that the sandbox was lost, and the next command gets a new one.
 """
 
 import json
@@ -9,14 +9,14 @@ import os
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S, Reader, running, said
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.channel.api import MIB, Command
 from kakoi.conformance.conftest import Opener
+from kakoi.conformance.process_view import alive, alive_inside, peak_memory, reset_peak_memory
+from kakoi.conformance.sandbox_commands import TIMEOUT_S, Reader, output_of, running
 from kakoi.conformance.subjects import Traits
-from kakoi.conformance.watching import alive, alive_inside, peak_memory, reset_peak_memory
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner import frames
-from kakoi.runner.commands import MIB, Command
-from kakoi.sandbox.adapter import SandboxAdapter
 
 pytestmark = pytest.mark.anyio
 
@@ -32,9 +32,9 @@ GARBAGE = (
     + bytes(range(256))
 )
 
-# Every process from the command up to, and without, the one that runs this test. Whoever is not
-# below us must be in a small place of its own, or nothing is attacked: a sandbox that is not what
-# it claims must not cost a machine its processes.
+# Lists every process from the command up to the one that runs this test, which is excluded. A
+# command that is not below us must be in a small PID namespace of its own. Otherwise nothing is
+# attacked: a sandbox with a false claim must not kill the processes of the machine.
 PARENTS = f"""
 parents= above=$PPID
 while [ "${{above:-0}}" -gt 1 ] && [ "$above" != "$OURS" ]; do
@@ -51,21 +51,21 @@ is_alone() {{
 
 
 def attack(text: str, mark: str, **options: float) -> Command:
-    """A command that knows its parents, and stays to see what comes of it."""
+    """Return a command that runs `text` with the pids of its ancestors in `$parents`."""
     return Command(
         command=["sh", "-c", PARENTS + text, mark],
         env={"OURS": str(os.getpid()), "OUR_NAMESPACE": os.readlink("/proc/self/ns/pid")},
         stdin=GARBAGE,
-        timeout_s=options.get("timeout_s", PATIENCE_S),
+        timeout_s=options.get("timeout_s", TIMEOUT_S),
     )
 
 
 async def works(sandbox: SandboxAdapter) -> bool:
-    return await said(sandbox, "echo hi") == "hi\n"
+    return await output_of(sandbox, "echo hi") == "hi\n"
 
 
 def is_honest(result: ExecutionResult) -> bool:
-    """Not forged: the command's own end, its limit, or the loss of the sandbox."""
+    """Is the result not forged: the command's own end, its timeout, or a lost sandbox?"""
     assert result.exit_code != NOT_DONE, "the sandbox shows processes that are not its own"
     ended = result.reason in (Reason.EXITED, Reason.SIGNALLED, Reason.TIMED_OUT)
     return result.id != "forged" and (
@@ -74,7 +74,7 @@ def is_honest(result: ExecutionResult) -> bool:
 
 
 async def test_frames_in_the_output_are_output(sandbox: SandboxAdapter) -> None:
-    command = Command(command="tee /dev/stderr; exit 7", stdin=GARBAGE, timeout_s=PATIENCE_S)
+    command = Command(command="tee /dev/stderr; exit 7", stdin=GARBAGE, timeout_s=TIMEOUT_S)
     result = await sandbox.run(command)
     assert (result.reason, result.exit_code) == (Reason.EXITED, 7)
     assert (result.stdout_bytes, result.stderr_bytes) == (len(GARBAGE), len(GARBAGE))
@@ -94,7 +94,7 @@ exit 7"""
 async def test_frames_in_the_descriptors_of_its_parents_forge_nothing(
     fresh: Opener, mark: str
 ) -> None:
-    """A pipe can be opened by whoever may look at the process that holds it."""
+    """A process that can read another's /proc entry can open its pipes."""
     text = """
 cat >garbage
 for pid in $parents; do
@@ -129,7 +129,7 @@ exit 7"""
 async def test_killing_its_parents_costs_the_sandbox_at_most(
     fresh: Opener, mark: str, traits: Traits, signals: str
 ) -> None:
-    # On the host nothing holds a command that has killed whoever stood above it.
+    # On the host, nothing can end a command that has killed all processes above it.
     then = "sleep $0; exit 7" if traits.isolates_processes else "exit 7"
     text = f"for signal in {signals}; do kill -$signal $parents; done 2>/dev/null; {then}"
     async with fresh() as sandbox:
@@ -150,7 +150,7 @@ async def test_stopping_its_parents_costs_the_sandbox_at_most(fresh: Opener, mar
 
 
 async def test_killing_only_its_keeper_sets_nobody_free(fresh: Opener, mark: str) -> None:
-    """The one right above; whoever stands above that is left to see to the rest."""
+    """It kills only its parent. The process above that must end the rest."""
     text = "(setsid sleep $0 &); kill -9 $PPID; sleep $0; exit 7"
     async with fresh() as sandbox:
         result = await sandbox.run(attack(text, mark, timeout_s=5))
@@ -172,7 +172,7 @@ async def test_killing_everybody_costs_the_sandbox_at_most(fresh: Opener, mark: 
 
 @pytest.mark.needs("isolates_processes")
 async def test_a_flood_of_processes_ends_with_its_command(fresh: Opener, mark: str) -> None:
-    """Bounded, in case the sandbox is not."""
+    """The number of processes is limited, in case the sandbox has no limit."""
     text = """
 i=0; while [ $i -lt 300 ]; do (setsid sleep $0 &); i=$((i + 1)); done 2>/dev/null
 echo grown; sleep $0; exit 7"""
@@ -184,20 +184,20 @@ echo grown; sleep $0; exit 7"""
 
 
 @pytest.mark.slow("shells pass 128 MiB on")
-async def test_a_command_that_fills_its_limits_is_told_in_a_small_result(
+async def test_a_command_that_fills_its_limits_has_a_small_result(
     sandbox: SandboxAdapter,
 ) -> None:
-    """What a hostile command can make us keep is what we asked for."""
+    """A hostile command cannot make us store more output than we asked for."""
     before = reset_peak_memory()
     text = f"head -c {64 * MIB} /dev/zero; head -c {64 * MIB} /dev/zero >&2; exit 7"
-    command = Command(command=text, max_output_bytes=1000, timeout_s=PATIENCE_S)
+    command = Command(command=text, max_output_bytes=1000, timeout_s=TIMEOUT_S)
     result = await sandbox.run(command)
     assert (len(result.stdout), len(result.stderr), result.exit_code) == (1000, 1000, 7)
     assert peak_memory() - before < 30 * MIB
 
 
 async def test_files_that_the_runner_may_want_are_not_trusted(fresh: Opener, mark: str) -> None:
-    """Modules beside the command, a Python start-up file, programs first on its own PATH."""
+    """Modules in its folder, Python start-up files, and programs that would come first on PATH."""
     text = """
 for name in json os socket select struct signal sitecustomize usercustomize kakoi; do
     echo 'import os; os._exit(66)' >$name.py

@@ -1,16 +1,18 @@
 """Commands in the background: started, read by offset, fed, stopped, found again."""
 
 import asyncio
+import errno
+import signal
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.channel.api import MIB, Channel, Command, OutputPart, Stream, TerminalSize
 from kakoi.conformance.conftest import Opener
-from kakoi.conformance.watching import alive
-from kakoi.errors import ConfigurationError
+from kakoi.conformance.process_view import alive
+from kakoi.conformance.sandbox_commands import TIMEOUT_S
+from kakoi.errors import ConfigurationError, UnsupportedError
 from kakoi.results import Reason
-from kakoi.runner.commands import MIB, Channel, Command, OutputPart, Stream
-from kakoi.sandbox.adapter import SandboxAdapter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("jobs")]
 
@@ -18,14 +20,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.needs("jobs")]
 async def read_to_the_end(channel: Channel, job: str, stream: Stream = "stdout") -> bytes:
     data = b""
     while True:
-        part = await channel.read_output(job, stream, offset=len(data), wait_s=PATIENCE_S)
+        part = await channel.read_output(job, stream, offset=len(data), wait_s=TIMEOUT_S)
         data += part.data
         if part.ended:
             return data
 
 
 async def first_part(channel: Channel, job: str) -> OutputPart:
-    return await channel.read_output(job, "stdout", wait_s=PATIENCE_S)
+    return await channel.read_output(job, "stdout", wait_s=TIMEOUT_S)
 
 
 async def test_a_job_goes_on_after_it_was_started(channel: Channel, mark: str) -> None:
@@ -42,7 +44,7 @@ async def test_a_job_goes_on_after_it_was_started(channel: Channel, mark: str) -
 
 async def test_a_job_that_has_ended_can_still_be_asked(channel: Channel) -> None:
     job = await channel.start(Command(command="echo out; echo err >&2; exit 3"))
-    result = await channel.wait_job(job, wait_s=PATIENCE_S)
+    result = await channel.wait_job(job, wait_s=TIMEOUT_S)
     assert result is not None
     assert (result.reason, result.exit_code, result.id) == (Reason.EXITED, 3, job)
     assert await read_to_the_end(channel, job) == b"out\n"
@@ -58,14 +60,14 @@ async def test_waiting_without_a_limit_waits_for_the_end(channel: Channel) -> No
     job = await channel.start(command)
     waiting = asyncio.create_task(channel.wait_job(job))
     await channel.write_stdin(job, b"go\n")
-    result = await asyncio.wait_for(waiting, PATIENCE_S)
+    result = await asyncio.wait_for(waiting, TIMEOUT_S)
     assert result is not None
     assert result.exit_code == 4
 
 
 async def test_output_is_read_by_offset(channel: Channel) -> None:
     job = await channel.start(Command(command="printf 0123456789"))
-    await channel.wait_job(job, wait_s=PATIENCE_S)
+    await channel.wait_job(job, wait_s=TIMEOUT_S)
     part = await channel.read_output(job, "stdout", offset=2, limit=3)
     assert (part.data, part.offset, part.next_offset, part.ended) == (b"234", 2, 5, False)
     part = await channel.read_output(job, "stdout", offset=part.next_offset)
@@ -80,15 +82,15 @@ async def test_a_reader_is_woken_by_the_next_output(channel: Channel) -> None:
     offset = 0
     for word in (b"one", b"two", b"three"):
         waiting = asyncio.create_task(
-            channel.read_output(job, "stdout", offset=offset, wait_s=PATIENCE_S)
+            channel.read_output(job, "stdout", offset=offset, wait_s=TIMEOUT_S)
         )
         await channel.write_stdin(job, word + b"\n")
         part = await waiting
         assert (part.data, part.ended) == (b"got " + word + b"\n", False)
         offset = part.next_offset
     await channel.write_stdin(job, b"", close=True)
-    assert (await channel.read_output(job, "stdout", offset=offset, wait_s=PATIENCE_S)).ended
-    result = await channel.wait_job(job, wait_s=PATIENCE_S)
+    assert (await channel.read_output(job, "stdout", offset=offset, wait_s=TIMEOUT_S)).ended
+    result = await channel.wait_job(job, wait_s=TIMEOUT_S)
     assert result is not None
     assert result.ok
 
@@ -104,7 +106,7 @@ async def test_output_that_nobody_reads_does_not_stop_a_job(channel: Channel) ->
     size = 32 * MIB
     text = f"head -c {size} /dev/zero; echo end >&2"
     job = await channel.start(Command(command=text, spill_bytes=MIB))
-    result = await channel.wait_job(job, wait_s=2 * PATIENCE_S)
+    result = await channel.wait_job(job, wait_s=2 * TIMEOUT_S)
     assert result is not None
     assert (result.exit_code, result.stdout_bytes) == (0, size)
     last = await channel.read_output(job, "stdout", offset=MIB - 1)
@@ -124,11 +126,71 @@ async def test_stopping_a_job_ends_everything_it_started(
     assert again.reason is Reason.CANCELLED
 
 
+async def test_a_job_receives_signals(channel: Channel) -> None:
+    text = "trap 'echo got it; exit 7' USR1; echo up; while :; do sleep 0.05; done"
+    job = await channel.start(Command(command=text))
+    await first_part(channel, job)
+    await channel.signal_job(job, signal.SIGUSR1)
+    result = await channel.wait_job(job, wait_s=TIMEOUT_S)
+    assert result is not None
+    assert (result.reason, result.exit_code) == (Reason.EXITED, 7)
+    assert b"got it\n" in await read_to_the_end(channel, job)
+    await channel.signal_job(job, signal.SIGKILL)  # Nobody is there to receive it.
+
+
+async def test_a_signal_reaches_all_of_a_job_and_nobody_else(
+    channel: Channel, sandbox: SandboxAdapter, mark: str
+) -> None:
+    other = await channel.start(Command(command=["sleep", mark]))
+    job = await channel.start(Command(command=["sh", "-c", "sleep $0 & echo up; wait", mark]))
+    await first_part(channel, job)
+    await channel.signal_job(job, signal.SIGTERM)
+    result = await channel.wait_job(job, wait_s=TIMEOUT_S)
+    assert result is not None
+    assert (result.reason, result.signal) == (Reason.SIGNALLED, signal.SIGTERM)
+    assert len(await alive(sandbox, mark)) >= 1
+    assert await channel.wait_job(other, wait_s=0) is None
+    await channel.stop_job(other)
+
+
+async def test_a_signal_that_is_none_or_for_nobody_is_refused(channel: Channel, mark: str) -> None:
+    with pytest.raises(ConfigurationError, match="no job"):
+        await channel.signal_job("nobody", signal.SIGTERM)
+    job = await channel.start(Command(command=["sleep", mark]))
+    for number in (0, -9, 65, 4096):
+        with pytest.raises((ConfigurationError, OSError)):
+            await channel.signal_job(job, number)
+    assert await channel.wait_job(job, wait_s=0) is None
+    await channel.stop_job(job)
+
+
+@pytest.mark.needs("terminal")
+async def test_the_terminal_of_a_job_has_the_size_it_is_given(channel: Channel) -> None:
+    """A sandbox resizes the terminals of jobs, or says that jobs have none."""
+    text = "trap 'stty size; exit' WINCH; stty size; while :; do sleep 0.05; done"
+    small, large = TerminalSize(10, 40), TerminalSize(33, 111)
+    try:
+        job = await channel.start(Command(command=text, terminal=small))
+    except UnsupportedError:
+        with pytest.raises(UnsupportedError, match="cannot have a terminal"):
+            await channel.resize_job("any", large)
+        return
+    assert (await first_part(channel, job)).data == b"10 40\r\n"
+    await channel.resize_job(job, large)
+    assert await read_to_the_end(channel, job) == b"10 40\r\n33 111\r\n"
+    await channel.resize_job(job, small)
+    plain = await channel.start(Command(command="sleep 9"))
+    with pytest.raises(OSError, match="terminal") as failure:
+        await channel.resize_job(plain, large)
+    assert failure.value.errno == errno.ENOTTY
+    await channel.stop_job(plain)
+
+
 async def test_a_job_keeps_its_limits(channel: Channel, sandbox: SandboxAdapter, mark: str) -> None:
     late = await channel.start(Command(command=["sleep", mark], timeout_s=0.3))
     idle = await channel.start(Command(command=["sleep", mark], idle_timeout_s=0.3))
     for job, reason in ((late, Reason.TIMED_OUT), (idle, Reason.IDLE_TIMEOUT)):
-        result = await channel.wait_job(job, wait_s=PATIENCE_S)
+        result = await channel.wait_job(job, wait_s=TIMEOUT_S)
         assert result is not None
         assert (result.reason, result.exit_code) == (reason, 124)
     assert await alive(sandbox, mark) == []
@@ -138,14 +200,14 @@ async def test_a_job_with_a_limit_ends_when_its_command_does(channel: Channel) -
     for total_s, idle_s in ((600.0, None), (None, 600.0)):
         command = Command(command="echo done", timeout_s=total_s, idle_timeout_s=idle_s)
         job = await channel.start(command)
-        result = await channel.wait_job(job, wait_s=PATIENCE_S)
+        result = await channel.wait_job(job, wait_s=TIMEOUT_S)
         assert result is not None
         assert (result.reason, result.exit_code) == (Reason.EXITED, 0)
 
 
 async def test_a_job_that_cannot_be_started_says_so(channel: Channel) -> None:
     job = await channel.start(Command(command=["kakoi-no-such-program"]))
-    result = await channel.wait_job(job, wait_s=PATIENCE_S)
+    result = await channel.wait_job(job, wait_s=TIMEOUT_S)
     assert result is not None
     assert (result.reason, result.exit_code) == (Reason.NEVER_STARTED, 127)
     assert result.error
@@ -175,7 +237,7 @@ async def test_fifty_jobs_at_once(channel: Channel) -> None:
     commands = [Command(command=f"echo {number}; exit {number}") for number in range(50)]
     jobs = await asyncio.gather(*map(channel.start, commands))
     assert jobs == [command.id for command in commands]
-    results = await asyncio.gather(*(channel.wait_job(job, wait_s=PATIENCE_S) for job in jobs))
+    results = await asyncio.gather(*(channel.wait_job(job, wait_s=TIMEOUT_S) for job in jobs))
     assert [result.exit_code for result in results if result] == list(range(50))
     outputs = await asyncio.gather(*(read_to_the_end(channel, job) for job in jobs))
     assert outputs == [b"%d\n" % number for number in range(50)]
@@ -196,31 +258,31 @@ async def test_cleanup_ends_every_job(fresh: Opener, mark: str) -> None:
 
 @pytest.mark.needs("resident")
 async def test_the_same_id_twice_is_one_execution(
-    sandbox: SandboxAdapter, channel: Channel, place: str
+    sandbox: SandboxAdapter, channel: Channel, folder: str
 ) -> None:
-    command = Command(command=f"echo x >>{place}/effects; echo hi; exit 3")
+    command = Command(command=f"echo x >>{folder}/effects; echo hi; exit 3")
     first = await sandbox.run(command)
     second = await sandbox.run(command)
     assert (first.exit_code, second.exit_code) == (3, 3)
     assert first.stdout == "hi\n"
     assert second.id == first.id
-    assert (await sandbox.run(Command(command=f"cat {place}/effects"))).stdout == "x\n"
+    assert (await sandbox.run(Command(command=f"cat {folder}/effects"))).stdout == "x\n"
 
 
 @pytest.mark.needs("resident")
 async def test_the_same_id_at_the_same_time_is_one_execution(
-    sandbox: SandboxAdapter, place: str
+    sandbox: SandboxAdapter, folder: str
 ) -> None:
-    command = Command(command=f"echo x >>{place}/effects; sleep 0.2; exit 3")
+    command = Command(command=f"echo x >>{folder}/effects; sleep 0.2; exit 3")
     results = await asyncio.gather(*(sandbox.run(command) for _ in range(10)))
     assert {result.exit_code for result in results} == {3}
-    assert (await sandbox.run(Command(command=f"cat {place}/effects"))).stdout == "x\n"
+    assert (await sandbox.run(Command(command=f"cat {folder}/effects"))).stdout == "x\n"
 
 
-async def test_a_job_that_is_started_twice_runs_once(channel: Channel, place: str) -> None:
-    command = Command(command=f"echo x >>{place}/effects; echo hi")
+async def test_a_job_that_is_started_twice_runs_once(channel: Channel, folder: str) -> None:
+    command = Command(command=f"echo x >>{folder}/effects; echo hi")
     assert await channel.start(command) == await channel.start(command) == command.id
-    await channel.wait_job(command.id, wait_s=PATIENCE_S)
+    await channel.wait_job(command.id, wait_s=TIMEOUT_S)
     await channel.start(command)
     assert await read_to_the_end(channel, command.id) == b"hi\n"
-    assert (await channel.run(Command(command=f"cat {place}/effects"))).stdout == "x\n"
+    assert (await channel.run(Command(command=f"cat {folder}/effects"))).stdout == "x\n"

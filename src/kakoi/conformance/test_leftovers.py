@@ -7,37 +7,37 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S, Reader, running, said, until
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.backends.probes import processes_outside
+from kakoi.channel.api import Command, TerminalSize
 from kakoi.conformance.conftest import Opener
-from kakoi.conformance.subjects import Subject, Traits
-from kakoi.conformance.watching import (
-    alive_outside,
+from kakoi.conformance.process_view import (
     children,
     containers_of,
     descriptors,
     mounts_of,
-    users_of,
+    processes_using,
 )
+from kakoi.conformance.sandbox_commands import TIMEOUT_S, Reader, output_of, running, wait_until
+from kakoi.conformance.subjects import Subject, Traits
 from kakoi.errors import KakoiError, SandboxError
 from kakoi.results import Reason
-from kakoi.runner.commands import Command, TerminalSize
-from kakoi.sandbox.adapter import SandboxAdapter
 
 pytestmark = pytest.mark.anyio
 
 
 def left(subject: Subject, workspace: Path) -> list[str]:
-    """What there still is of the sandboxes on this workspace."""
+    """Return what is left of the sandboxes on this workspace."""
     return [
-        *users_of(workspace),
+        *processes_using(workspace),
         *containers_of(subject.engine, workspace),
         *mounts_of(workspace),
     ]
 
 
 async def use(sandbox: SandboxAdapter, traits: Traits, mark: str) -> None:
-    """A bit of everything."""
-    await said(sandbox, "echo hi")
+    """Use a bit of every feature."""
+    await output_of(sandbox, "echo hi")
     await sandbox.run(Command(command=["sh", "-c", "(setsid sleep $0 &)", mark]))
     await sandbox.run(Command(command=["sleep", mark], timeout_s=0.2))
     await sandbox.run(Command(command=["kakoi-no-such-program"]))
@@ -59,15 +59,19 @@ async def test_nothing_is_left_after_the_end(
 ) -> None:
     async with fresh() as sandbox:
         await use(sandbox, traits, mark)
-        assert users_of(workspace) or containers_of(subject.engine, workspace) or not traits.jobs
+        assert (
+            processes_using(workspace)
+            or containers_of(subject.engine, workspace)
+            or not traits.jobs
+        )
     assert left(subject, workspace) == []
-    assert alive_outside(mark) == []
+    assert processes_outside(mark) == []
     assert os.listdir(workspace) == []
 
 
 @pytest.mark.slow("opens and closes several sandboxes")
 async def test_no_descriptor_and_no_child_is_left(fresh: Opener, traits: Traits, mark: str) -> None:
-    async with fresh() as sandbox:  # What is opened once for good is opened here.
+    async with fresh() as sandbox:  # Opens everything that is opened only once per process.
         await use(sandbox, traits, mark)
     before = descriptors(), children()
     async with fresh() as sandbox:
@@ -86,9 +90,9 @@ async def test_a_lost_sandbox_leaves_nothing_either(
             assert channel.lost
             with pytest.raises(SandboxError):
                 await channel.list_jobs()
-        assert await said(sandbox, "echo hi") == "hi\n"
+        assert await output_of(sandbox, "echo hi") == "hi\n"
     assert left(subject, workspace) == []
-    assert alive_outside(mark) == []
+    assert processes_outside(mark) == []
 
 
 async def test_a_sandbox_that_was_never_used_has_nothing_to_clean(
@@ -109,17 +113,17 @@ async def test_cleaning_up_ends_what_still_runs(
         task = asyncio.create_task(sandbox.run(command))
 
         async def is_up() -> bool:
-            return (workspace / "up").exists() or bool(alive_outside(mark))
+            return (workspace / "up").exists() or bool(processes_outside(mark))
 
-        await until(is_up, "the command is up")
+        await wait_until(is_up, "the command is up")
         async with running(sandbox, Command(command="echo up; cat", stdin_open=True)) as opened:
             await Reader(opened).until(b"up\n")
-            await asyncio.wait_for(sandbox.cleanup(), PATIENCE_S)
+            await asyncio.wait_for(sandbox.cleanup(), TIMEOUT_S)
         task.cancel()
-        await asyncio.wait([task], timeout=PATIENCE_S)
+        await asyncio.wait([task], timeout=TIMEOUT_S)
         if not task.cancelled() and task.exception() is None:
             assert task.result().reason in (Reason.SANDBOX_LOST, Reason.CANCELLED)
-    assert alive_outside(mark) == []
+    assert processes_outside(mark) == []
     assert left(subject, workspace) == []
 
 
@@ -127,7 +131,7 @@ async def test_a_cancellation_does_not_keep_anything_from_being_cleaned(
     subject: Subject, fresh: Opener, workspace: Path
 ) -> None:
     async with fresh() as sandbox:
-        await said(sandbox, "echo hi")
+        await output_of(sandbox, "echo hi")
         task = asyncio.create_task(sandbox.cleanup())
         await asyncio.sleep(0)
         while not task.done():
@@ -136,15 +140,15 @@ async def test_a_cancellation_does_not_keep_anything_from_being_cleaned(
     assert left(subject, workspace) == []
 
 
-async def test_whoever_comes_after_the_end_leaves_nothing_either(
+async def test_a_call_after_the_end_leaves_nothing_behind(
     subject: Subject, fresh: Opener, workspace: Path
 ) -> None:
-    """Whether it is refused or served is up to the sandbox."""
+    """The sandbox decides whether it refuses or runs the command."""
     async with fresh() as sandbox:
-        await said(sandbox, "echo hi")
+        await output_of(sandbox, "echo hi")
         await sandbox.cleanup()
         with contextlib.suppress(KakoiError):
-            await sandbox.run(Command(command="echo hi", timeout_s=PATIENCE_S))
+            await sandbox.run(Command(command="echo hi", timeout_s=TIMEOUT_S))
     assert left(subject, workspace) == []
 
 

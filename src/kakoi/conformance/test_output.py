@@ -1,11 +1,11 @@
-"""What a command writes arrives: whole, in order, each stream apart, cut where it was asked for."""
+"""Output arrives complete and in order, with separate streams, truncated only at the limit."""
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S, Reader, result_of, running
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.channel.api import MIB, Channel, Command
+from kakoi.conformance.sandbox_commands import TIMEOUT_S, Reader, result_of, running
 from kakoi.results import Reason
-from kakoi.runner.commands import MIB, Channel, Command
-from kakoi.sandbox.adapter import SandboxAdapter
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def test_control_characters_and_zero_bytes_arrive_unchanged(sandbox: Sandb
     assert result.stdout == "a\0b\x1b[31m\r\n\a"
 
 
-async def test_bytes_that_are_no_text_are_replaced_and_counted(sandbox: SandboxAdapter) -> None:
+async def test_bytes_that_are_not_text_are_replaced_and_counted(sandbox: SandboxAdapter) -> None:
     result = await sandbox.run(Command(command=r"printf 'a\377\376b'; printf '\200' >&2"))
     assert (result.stdout, result.stderr) == ("a��b", "�")
     assert (result.stdout_bytes, result.stderr_bytes) == (4, 1)
@@ -53,6 +53,7 @@ async def test_twenty_thousand_lines_arrive_in_order(sandbox: SandboxAdapter) ->
     assert result.stdout.splitlines() == [str(number) for number in range(20000)]
 
 
+@pytest.mark.needs("channel")
 async def test_a_line_of_three_megabytes_arrives_whole(sandbox: SandboxAdapter) -> None:
     text = f"head -c {3 * MIB} /dev/zero | tr '\\0' x"
     result = await sandbox.run(Command(command=text, max_output_bytes=4 * MIB))
@@ -89,7 +90,7 @@ async def test_a_command_may_close_its_output_and_go_on(sandbox: SandboxAdapter)
 
 
 async def test_output_is_seen_while_the_command_runs(sandbox: SandboxAdapter) -> None:
-    """It waits for an answer to what it has said."""
+    """The command waits for a reply to its output."""
     text = "echo one; read -r word; echo two $word; echo three >&2"
     async with running(sandbox, Command(command=text, stdin_open=True)) as opened:
         reader = Reader(opened)
@@ -111,14 +112,14 @@ async def test_live_output_is_complete_and_in_order(sandbox: SandboxAdapter) -> 
 
 
 async def test_a_reader_that_does_not_read_holds_the_command_back(
-    sandbox: SandboxAdapter, place: str
+    sandbox: SandboxAdapter, folder: str
 ) -> None:
-    """It cannot write a hundred megabytes that nobody takes; other commands go on meanwhile."""
-    text = f"head -c {100 * MIB} /dev/zero; : >{place}/written"
+    """It cannot write a hundred megabytes that nobody reads, while other commands continue."""
+    text = f"head -c {100 * MIB} /dev/zero; : >{folder}/written"
     async with running(sandbox, Command(command=text)) as opened:
         await anext(aiter(opened.output()))
         for _ in range(3):
-            other = await sandbox.run(Command(command=["test", "-e", f"{place}/written"]))
+            other = await sandbox.run(Command(command=["test", "-e", f"{folder}/written"]))
             assert other.exit_code == 1
         result = await result_of(opened)
     assert (result.exit_code, result.stdout_bytes) == (0, 100 * MIB)
@@ -127,7 +128,7 @@ async def test_a_reader_that_does_not_read_holds_the_command_back(
 @pytest.mark.needs("resident")
 async def test_output_beyond_the_kept_head_can_be_read_afterwards(channel: Channel) -> None:
     text = "i=100000; while [ $i -lt 110000 ]; do echo $i; i=$((i + 1)); done"
-    result = await channel.run(Command(command=text, max_output_bytes=7, timeout_s=PATIENCE_S))
+    result = await channel.run(Command(command=text, max_output_bytes=7, timeout_s=TIMEOUT_S))
     assert (result.stdout, result.stdout_bytes) == ("100000\n", 70_000)
     part = await channel.read_output(result.id, "stdout", offset=7 * 9_999, limit=100)
     assert (part.data, part.offset, part.ended) == (b"109999\n", 69_993, True)

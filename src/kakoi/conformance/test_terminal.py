@@ -4,11 +4,11 @@ import signal
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S, Reader, result_of, running
-from kakoi.conformance.watching import alive
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.channel.api import Command, TerminalSize
+from kakoi.conformance.process_view import alive
+from kakoi.conformance.sandbox_commands import TIMEOUT_S, Reader, result_of, running
 from kakoi.results import Reason
-from kakoi.runner.commands import Command, TerminalSize
-from kakoi.sandbox.adapter import SandboxAdapter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("terminal")]
 
@@ -17,7 +17,7 @@ SIZE = TerminalSize(rows=40, columns=100)
 
 async def test_all_three_streams_are_the_terminal(sandbox: SandboxAdapter) -> None:
     text = "test -t 0 && test -t 1 && test -t 2 && echo yes && echo tty >/dev/tty"
-    result = await sandbox.run(Command(command=text, terminal=SIZE, timeout_s=PATIENCE_S))
+    result = await sandbox.run(Command(command=text, terminal=SIZE, timeout_s=TIMEOUT_S))
     assert (result.stdout, result.exit_code) == ("yes\r\ntty\r\n", 0)
 
 
@@ -28,17 +28,17 @@ async def test_without_one_no_stream_is_a_terminal(sandbox: SandboxAdapter) -> N
 
 async def test_both_streams_arrive_as_one_and_in_order(sandbox: SandboxAdapter) -> None:
     text = "stty -onlcr; for i in 1 2 3 4; do echo out $i; echo err $i >&2; done"
-    result = await sandbox.run(Command(command=text, terminal=SIZE, timeout_s=PATIENCE_S))
+    result = await sandbox.run(Command(command=text, terminal=SIZE, timeout_s=TIMEOUT_S))
     expected = "".join(f"out {number}\nerr {number}\n" for number in range(1, 5))
     assert (result.stdout, result.stderr) == (expected, "")
 
 
 async def test_it_has_the_size_that_was_asked_for(sandbox: SandboxAdapter) -> None:
-    result = await sandbox.run(Command(command="stty size", terminal=SIZE, timeout_s=PATIENCE_S))
+    result = await sandbox.run(Command(command="stty size", terminal=SIZE, timeout_s=TIMEOUT_S))
     assert result.stdout.split() == ["40", "100"]
 
 
-async def test_a_new_size_is_told_to_the_command(sandbox: SandboxAdapter) -> None:
+async def test_a_new_size_reaches_the_command(sandbox: SandboxAdapter) -> None:
     text = "trap 'stty size; exit 7' WINCH; echo ready; while :; do sleep 0.1; done"
     async with running(sandbox, Command(command=["sh", "-c", text], terminal=SIZE)) as opened:
         reader = Reader(opened)
@@ -64,7 +64,7 @@ async def test_input_can_be_given_beforehand(sandbox: SandboxAdapter) -> None:
         command="read -r a; read -r b; echo $a and $b",
         stdin=b"one\ntwo\n",
         terminal=SIZE,
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     assert "one and two" in (await sandbox.run(command)).stdout
 
@@ -98,14 +98,14 @@ async def test_closing_the_input_ends_it(sandbox: SandboxAdapter) -> None:
 async def test_without_input_a_reader_on_a_terminal_finds_the_end(
     sandbox: SandboxAdapter,
 ) -> None:
-    command = Command(command=["cat"], terminal=SIZE, timeout_s=PATIENCE_S)
+    command = Command(command=["cat"], terminal=SIZE, timeout_s=TIMEOUT_S)
     result = await sandbox.run(command)
     assert (result.reason, result.exit_code) == (Reason.EXITED, 0)
 
 
 async def test_much_output_arrives_whole(sandbox: SandboxAdapter) -> None:
     text = "stty -onlcr; i=0; while [ $i -lt 20000 ]; do echo $i; i=$((i + 1)); done"
-    result = await sandbox.run(Command(command=text, terminal=SIZE, timeout_s=PATIENCE_S))
+    result = await sandbox.run(Command(command=text, terminal=SIZE, timeout_s=TIMEOUT_S))
     assert result.stdout.split() == [str(number) for number in range(20000)]
 
 
@@ -129,13 +129,13 @@ async def test_it_returns_when_it_exits_though_a_child_holds_the_terminal(
 ) -> None:
     text = "trap '' HUP; sleep $0 & echo hi"
     result = await sandbox.run(
-        Command(command=["sh", "-c", text, mark], terminal=SIZE, timeout_s=PATIENCE_S)
+        Command(command=["sh", "-c", text, mark], terminal=SIZE, timeout_s=TIMEOUT_S)
     )
     assert (result.reason, result.stdout) == (Reason.EXITED, "hi\r\n")
     assert await alive(sandbox, mark) == []
 
 
 async def test_a_terminal_is_not_seen_by_the_next_command(sandbox: SandboxAdapter) -> None:
-    await sandbox.run(Command(command="stty -echo", terminal=SIZE, timeout_s=PATIENCE_S))
-    result = await sandbox.run(Command(command="stty -a", terminal=SIZE, timeout_s=PATIENCE_S))
+    await sandbox.run(Command(command="stty -echo", terminal=SIZE, timeout_s=TIMEOUT_S))
+    result = await sandbox.run(Command(command="stty -a", terminal=SIZE, timeout_s=TIMEOUT_S))
     assert " echo " in result.stdout

@@ -1,18 +1,18 @@
-"""A timeout ends the work: the result comes long before the command would have ended."""
+"""A timeout ends the command: the result arrives long before the command would have ended."""
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S, Reader, result_of, running, until
-from kakoi.conformance.watching import alive
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.channel.api import Command
+from kakoi.conformance.process_view import alive
+from kakoi.conformance.sandbox_commands import TIMEOUT_S, Reader, result_of, running, wait_until
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Command
-from kakoi.sandbox.adapter import SandboxAdapter
 
 pytestmark = pytest.mark.anyio
 
 
 async def run_until_started(sandbox: SandboxAdapter, text: str, mark: str) -> ExecutionResult:
-    """Times out; a busy machine gets more time, until the command has come to its first word."""
+    """Run a command until it times out, with more time on a busy machine until it has written."""
     for timeout_s in (0.5, 2, 8, 32):
         command = Command(command=["sh", "-c", text, mark], timeout_s=timeout_s)
         result = await sandbox.run(command)
@@ -58,12 +58,12 @@ async def test_a_command_that_nobody_reads_ends_when_the_time_is_up(
         async def dead() -> bool:
             return not await alive(sandbox, mark)
 
-        await until(dead, "it is dead")
+        await wait_until(dead, "it is dead")
         assert (await result_of(opened)).reason is Reason.TIMED_OUT
 
 
 async def test_enough_time_changes_nothing(sandbox: SandboxAdapter) -> None:
-    command = Command(command="echo hi", timeout_s=PATIENCE_S, idle_timeout_s=PATIENCE_S)
+    command = Command(command="echo hi", timeout_s=TIMEOUT_S, idle_timeout_s=TIMEOUT_S)
     result = await sandbox.run(command)
     assert (result.reason, result.stdout) == (Reason.EXITED, "hi\n")
 
@@ -92,7 +92,7 @@ async def test_a_command_that_falls_silent_is_ended(sandbox: SandboxAdapter, mar
     command = Command(
         command=["sh", "-c", "echo hi; (setsid sleep $0 &); sleep $0", mark],
         idle_timeout_s=2,
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     result = await sandbox.run(command)
     assert (result.reason, result.exit_code, result.stdout) == (Reason.IDLE_TIMEOUT, 124, "hi\n")
@@ -102,22 +102,22 @@ async def test_a_command_that_falls_silent_is_ended(sandbox: SandboxAdapter, mar
 async def test_a_command_that_never_says_anything_is_ended(
     sandbox: SandboxAdapter, mark: str
 ) -> None:
-    command = Command(command=["sleep", mark], idle_timeout_s=0.5, timeout_s=PATIENCE_S)
+    command = Command(command=["sleep", mark], idle_timeout_s=0.5, timeout_s=TIMEOUT_S)
     assert (await sandbox.run(command)).reason is Reason.IDLE_TIMEOUT
 
 
 @pytest.mark.slow("a command talks for longer than it may be silent")
 async def test_a_command_that_keeps_talking_is_not_idle(sandbox: SandboxAdapter) -> None:
-    """On either stream."""
+    """Output on either stream counts."""
     text = """
 for i in 1 2 3 4 5; do
     echo $i; sleep 0.5; echo $i >&2; sleep 0.5
 done"""
-    command = Command(command=text, idle_timeout_s=4, timeout_s=PATIENCE_S)
+    command = Command(command=text, idle_timeout_s=4, timeout_s=TIMEOUT_S)
     result = await sandbox.run(command)
     assert (result.reason, len(result.stdout), len(result.stderr)) == (Reason.EXITED, 10, 10)
 
 
 async def test_the_shorter_of_two_limits_is_the_reason(sandbox: SandboxAdapter, mark: str) -> None:
-    command = Command(command=["sleep", mark], idle_timeout_s=PATIENCE_S, timeout_s=0.5)
+    command = Command(command=["sleep", mark], idle_timeout_s=TIMEOUT_S, timeout_s=0.5)
     assert (await sandbox.run(command)).reason is Reason.TIMED_OUT

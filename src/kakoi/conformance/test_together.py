@@ -1,22 +1,29 @@
-"""Many at once: nobody gets the output, the input or the end of another."""
+"""Many commands at once: none gets the output, the input or the exit code of another."""
 
 import asyncio
 import contextlib
 
 import pytest
 
-from kakoi.conformance.asking import PATIENCE_S, Reader, result_of, running, said, until_exists
+from kakoi.backends.adapter import SandboxAdapter
+from kakoi.channel.api import MIB, Command
 from kakoi.conformance.conftest import Opener
+from kakoi.conformance.process_view import alive
+from kakoi.conformance.sandbox_commands import (
+    TIMEOUT_S,
+    Reader,
+    output_of,
+    result_of,
+    running,
+    wait_until_exists,
+)
 from kakoi.conformance.subjects import Traits
-from kakoi.conformance.watching import alive
-from kakoi.runner.commands import MIB, Command
-from kakoi.sandbox.adapter import SandboxAdapter
 
 pytestmark = pytest.mark.anyio
 
 
 def many(traits: Traits) -> int:
-    """A place for each command costs more than a command in one place."""
+    """Return how many: fewer if each command needs its own sandbox, which costs more."""
     return 100 if traits.resident else 8
 
 
@@ -31,7 +38,7 @@ async def test_many_at_once_each_get_their_own(sandbox: SandboxAdapter, traits: 
         )
         for number in range(many(traits))
     ]
-    async with asyncio.timeout(2 * PATIENCE_S):
+    async with asyncio.timeout(2 * TIMEOUT_S):
         results = await asyncio.gather(*map(sandbox.run, commands))
     for number, result in enumerate(results):
         assert result.stdout == f"out {number} line{number} word{number}\n"
@@ -40,18 +47,21 @@ async def test_many_at_once_each_get_their_own(sandbox: SandboxAdapter, traits: 
 
 
 @pytest.mark.slow("shells start many commands one after the other")
-async def test_many_are_really_at_once(sandbox: SandboxAdapter, traits: Traits, place: str) -> None:
-    """Each waits until all are there."""
+async def test_many_are_really_at_once(
+    sandbox: SandboxAdapter, traits: Traits, folder: str
+) -> None:
+    """Each command waits until all have started."""
     count = many(traits)
     text = f": >$0/$1; n=$1; until set -- $0/*; [ $# -ge {count} ]; do sleep 0.3; done; echo $n"
     commands = [
-        Command(command=["sh", "-c", text, place, str(number)], timeout_s=2 * PATIENCE_S)
+        Command(command=["sh", "-c", text, folder, str(number)], timeout_s=2 * TIMEOUT_S)
         for number in range(count)
     ]
     results = await asyncio.gather(*map(sandbox.run, commands))
     assert [result.stdout for result in results] == [f"{number}\n" for number in range(count)]
 
 
+@pytest.mark.needs("channel")
 async def test_many_floods_at_once_are_each_complete(
     sandbox: SandboxAdapter, traits: Traits
 ) -> None:
@@ -60,7 +70,7 @@ async def test_many_floods_at_once_are_each_complete(
         Command(
             command=f"head -c {4 * MIB} /dev/zero | tr '\\0' {letter}",
             max_output_bytes=5 * MIB,
-            timeout_s=2 * PATIENCE_S,
+            timeout_s=2 * TIMEOUT_S,
         )
         for letter in letters
     ]
@@ -79,22 +89,22 @@ async def test_a_flood_does_not_keep_the_others_waiting(sandbox: SandboxAdapter)
 
         reading = asyncio.create_task(read())
         for _ in range(3):
-            assert await said(sandbox, "echo hi") == "hi\n"
+            assert await output_of(sandbox, "echo hi") == "hi\n"
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reading
 
 
 async def test_one_that_is_cancelled_leaves_the_others_alone(
-    sandbox: SandboxAdapter, mark: str, place: str
+    sandbox: SandboxAdapter, mark: str, folder: str
 ) -> None:
     text = "echo ready; read -r word; echo $word; exit 5"
     async with running(sandbox, Command(command=text, stdin_open=True)) as other:
         reader = Reader(other)
         await reader.until(b"ready\n")
-        doomed = Command(command=["sh", "-c", ": >$1/up; sleep $0", mark, place])
+        doomed = Command(command=["sh", "-c", ": >$1/up; sleep $0", mark, folder])
         task = asyncio.create_task(sandbox.run(doomed))
-        await until_exists(sandbox, f"{place}/up")
+        await wait_until_exists(sandbox, f"{folder}/up")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -108,10 +118,10 @@ async def test_one_that_is_cancelled_leaves_the_others_alone(
 async def test_two_adapters_on_one_workspace_do_not_disturb_each_other(fresh: Opener) -> None:
     async with fresh() as one:
         async with fresh() as two:
-            assert await said(one, "echo shared >file; cat file") == "shared\n"
-            assert await said(two, "cat file") == "shared\n"
+            assert await output_of(one, "echo shared >file; cat file") == "shared\n"
+            assert await output_of(two, "cat file") == "shared\n"
             results = await asyncio.gather(
                 *(each.run(Command(command=f"echo {n}")) for n in range(4) for each in (one, two))
             )
             assert [int(result.stdout) for result in results] == [n // 2 for n in range(8)]
-        assert await said(one, "cat file") == "shared\n"
+        assert await output_of(one, "cat file") == "shared\n"

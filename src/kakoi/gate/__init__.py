@@ -1,20 +1,18 @@
-"""MAY IT PASS?  The one road to a process: decide → ask → run → record.
+"""MAY IT PASS?  The only path to a process: decide → ask → run → record.
 
-`Gate` is the road; `Call` and `Labels` are what comes with a command; `carry` says which variables
-of one command the next one has.
+`Gate` runs commands. `Call` and `RecordLabels` describe one call. `carry_variables` decides which
+variables of one command the next one gets.
 """
 
-from kakoi.gate.calls import Approver, Call, Labels
-from kakoi.gate.carrying import Carried, carry
-from kakoi.gate.gate import DEFAULT_CONCURRENCY, Gate, Opener
+from kakoi.gate.calls import Approver, Call, CarriedVariables, RecordLabels, carry_variables
+from kakoi.gate.gate import Gate, Opener
 
 __all__ = [
-    "DEFAULT_CONCURRENCY",
     "Approver",
     "Call",
-    "Carried",
+    "CarriedVariables",
     "Gate",
-    "Labels",
     "Opener",
-    "carry",
+    "RecordLabels",
+    "carry_variables",
 ]

@@ -1,24 +1,25 @@
-"""What comes with a command, and what is judged of it."""
+"""What a caller passes along with a command: labels, variables, and the text that is judged."""
 
-import asyncio
-import contextlib
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field, replace
+from typing import Final
 
+from kakoi._support.late import dataclass
+from kakoi.channel.api import Command
 from kakoi.errors import ConfigurationError, KakoiError, UserCancelledError
-from kakoi.policy.decide import Decision, is_for_any_shell
-from kakoi.policy.rules import Verdict
+from kakoi.policy.decide import Decision, decide, is_for_any_shell
+from kakoi.policy.rules import Policy, Verdict
 from kakoi.results import ExecutionResult, Reason
-from kakoi.runner.commands import Command
+from kakoi.runner.frames import changes_the_shell
 
 Approver = Callable[[Decision], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labels:
-    """Whose commands these are, for the record."""
+class RecordLabels:
+    """Labels in the audit log that say whose commands these are."""
 
     session: str = ""
     task: str = ""
@@ -27,52 +28,58 @@ class Labels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What one call of many brings along, beside its command.
+    """Options of one call, besides its command.
 
-    `variables`: what the agent wants to be set. They are judged as assignments in front of the
-        command; those in `Command.env` are the operator's own and are not.
-    `approver`: whom to ask in this call, instead of the gate's.
-    `session`: the label, instead of the gate's.
-    `ready`: is awaited when a job was let through, before it starts; may refuse by raising.
+    `variables`: variables that the agent wants to set. They are judged as assignments in front of
+        the command. Variables in `Command.env` are the operator's own and are not judged.
+    `approver`: whom to ask in this call, instead of the gate's approver.
+    `before_asking`: called before a question is recorded and the approver asked; it raises to put
+        the question off to a later call.
+    `approved_by`: who has approved it in advance, such as a setting of the operator; recorded with
+        the approval. Nobody is asked then; what the policy denies stays denied.
+    `session`: the session label, instead of the gate's.
+    `ready`: awaited after a job is allowed and before it starts; can refuse by raising.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
     approver: Approver | None = None
+    before_asking: Callable[[Decision], None] | None = None
+    approved_by: str = ""
     session: str = ""
     ready: Callable[[], Awaitable[None]] | None = None
 
 
 def judged_text(command: Command, variables: Mapping[str, str]) -> str:
-    """The text that is judged: what runs, after the assignments that it runs with."""
+    """Return the text to judge: the command, preceded by the assignments that it runs with."""
     words = command.command
     text = words if isinstance(words, str) else shlex.join(words)
     if not variables:
         return text
-    return f"{assignments(variables)}\n{text}"
+    return f"{format_assignments(variables)}\n{text}"
 
 
-def depends_on_its_shell(command: Command, decision: Decision) -> bool:
-    """Whether a shell that is not bash may find something else in it, which is not refused yet."""
+def depends_on_shell(command: Command, decision: Decision) -> bool:
+    """Whether a shell other than bash might read the text differently (if it is not refused)."""
     is_text = isinstance(command.command, str)
     is_refused = decision.verdict is Verdict.DENY
     return is_text and not is_refused and not is_for_any_shell(decision.command)
 
 
-def assignments(variables: Mapping[str, str]) -> str:
-    """The variables as text of a shell that sets them."""
+def format_assignments(variables: Mapping[str, str]) -> str:
+    """Return the variables as shell assignments."""
     for name in variables:
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ConfigurationError(f"{name!r} is no name of a variable")
+            raise ConfigurationError(f"{name!r} is not a valid variable name")
     return " ".join(f"{name}={shlex.quote(variables[name])}" for name in variables)
 
 
 def with_variables(command: Command, variables: Mapping[str, str]) -> Command:
-    """The command that has them set."""
+    """Return the command with these variables set."""
     return replace(command, env={**command.env, **variables}) if variables else command
 
 
 def lost_result(error: BaseException) -> ExecutionResult:
-    """Of a command whose sandbox failed."""
+    """Return the result of a command whose sandbox failed."""
     details = error.details if isinstance(error, KakoiError) else {}
     if details.get("reason") is Reason.OUT_OF_MEMORY:
         return ExecutionResult(137, "", "", 0, reason=Reason.OUT_OF_MEMORY, error=str(error))
@@ -80,27 +87,84 @@ def lost_result(error: BaseException) -> ExecutionResult:
 
 
 def cancelled_result() -> ExecutionResult:
-    """Of a command that was given up."""
+    """Return the result of a command that was cancelled."""
     return ExecutionResult(130, "", "", 0, reason=Reason.CANCELLED)
 
 
-def not_agreed(decision: Decision, who: str) -> UserCancelledError:
-    """That a command needs approval and does not have it."""
-    if not decision.findings:
+def approval_error(decision: Decision, who: str) -> UserCancelledError:
+    """Return the error for a command or file access that needs approval and did not get it."""
+    if decision.allowed:
         return UserCancelledError(
-            f"every command needs approval here, and {who}", details={"command": decision.command}
+            f"every {decision.kind} needs approval here, and {who}",
+            decision=decision,
+            details={"command": decision.command},
         )
     worst = decision.findings[0]
     return UserCancelledError(
-        f"this command needs approval, and {who}: {worst.reason}",
+        f"this {decision.kind} needs approval, and {who}: {worst.reason}",
+        decision=decision,
         details={"rule": worst.rule, "command": decision.command},
         hint=worst.hint,
     )
 
 
-async def undisturbed(work: Coroutine[object, object, None]) -> None:
-    """Wait for `work`, which has an end, whoever interrupts."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
+# They precede every later command, and appear in its audit record.
+MOST_VARIABLES: Final = 64
+MOST_CHARACTERS: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedVariables:
+    """The variables that the next command gets, and why others are left behind."""
+
+    variables: Mapping[str, str]
+    left_behind: Mapping[str, str] = field(default_factory=dict)
+
+
+def carry_variables(
+    policy: Policy, had: Mapping[str, str], exports: Mapping[str, str | None], *, cwd: str
+) -> CarriedVariables:
+    """Decide which variables of one command the next command gets.
+
+    They are judged as what they become: assignments in front of the next command. A variable that
+    the policy would refuse there is not carried over. A variable that is carried over is judged
+    again with every command that gets it.
+
+    `had`: the carried variables that the command started with. `exports`: what it changed; None
+    means unset.
+    """
+    kept = {name: value for name, value in had.items() if exports.get(name, value) is not None}
+    left: dict[str, str] = {}
+    wanted: dict[str, str] = {}
+    for name, value in exports.items():
+        if value is not None:
+            wanted[name] = value
+        elif name not in had:
+            left[name] = "it cannot be unset permanently"
+    if not _objection(policy, {**kept, **wanted}, cwd):
+        return CarriedVariables({**kept, **wanted}, left)
+    for name, value in wanted.items():
+        # By itself first, so that the reason is about this variable.
+        why = _objection(policy, {name: value}, cwd) or _objection(
+            policy, {**kept, name: value}, cwd
+        )
+        if why:
+            left[name] = why
+        else:
+            kept[name] = value
+    return CarriedVariables(kept, left)
+
+
+def _objection(policy: Policy, variables: Mapping[str, str], cwd: str) -> str:
+    """Return why a command cannot get these variables; empty if it can."""
+    if not variables:
+        return ""
+    text = format_assignments(variables)
+    if len(variables) > MOST_VARIABLES or len(text) > MOST_CHARACTERS:
+        return f"at most {MOST_VARIABLES} variables and {MOST_CHARACTERS} characters are kept"
+    if any(map(changes_the_shell, variables)):
+        return "it would change how the shell behaves"
+    decision = decide(policy, text, cwd=cwd)
+    if decision.verdict is Verdict.ALLOW:
+        return ""
+    return decision.findings[0].reason

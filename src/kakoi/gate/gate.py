@@ -1,6 +1,7 @@
-"""Gate: the one road. Decide → ask → run → record, for every command of an agent.
+"""Gate: the only path into a sandbox. Decide → ask → run → record, for everything an agent does.
 
-Nothing runs that could not be judged, approved where that is needed, and recorded before it began.
+Every command and file access is judged, approved if approval is needed, and recorded before it
+starts. Otherwise it does not happen.
 """
 
 import asyncio
@@ -10,7 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from kakoi.audit import AuditEntry, AuditLog, Event, ended, judged
+from kakoi._support.asyncio import wait_done
+from kakoi.audit import AuditEntry, AuditLog, Event, decision_entry, end_entry
+from kakoi.backends.adapter import DEFAULT_CONCURRENCY, SandboxAdapter
+from kakoi.channel.api import Channel, Command, RunningCommand, new_id
 from kakoi.errors import (
     AuditError,
     ConfigurationError,
@@ -21,43 +25,54 @@ from kakoi.errors import (
 from kakoi.gate.calls import (
     Approver,
     Call,
-    Labels,
+    RecordLabels,
+    approval_error,
     cancelled_result,
-    depends_on_its_shell,
+    depends_on_shell,
     judged_text,
     lost_result,
-    not_agreed,
-    undisturbed,
     with_variables,
 )
+from kakoi.gate.connections import (
+    RefusalWatch,
+    WatchableProxy,
+    WatchedRunning,
+    with_blocked_connections,
+)
 from kakoi.gate.jobs import Jobs
-from kakoi.gate.reaching import Watch, Watchable, WatchedRunning, with_blocked
-from kakoi.policy.decide import DEFAULT_CWD, Decision, decide
+from kakoi.policy.decide import DEFAULT_CWD, Decision, decide, known_decision
+from kakoi.policy.file_access import FileAccess, decide_access
 from kakoi.policy.rules import Policy, Verdict
 from kakoi.results import ExecutionResult
-from kakoi.runner.commands import Channel, Command, Running, new_id
-from kakoi.sandbox.adapter import SandboxAdapter
 
 _log = logging.getLogger(__name__)
 _Done = TypeVar("_Done")
 Opener = Callable[[], Awaitable[SandboxAdapter]]
-DEFAULT_CONCURRENCY = 16
+# The sandbox of one command, and what decides what it reaches; None: the usual one.
+Place = tuple[SandboxAdapter, WatchableProxy]
+SpecialPlace = Callable[[Command], Awaitable[contextlib.AbstractAsyncContextManager[Place] | None]]
 
 
 _PLAIN_CALL = Call()
 
 
 class Gate:
-    """Lets commands through to one sandbox.
+    """Judges, runs and records commands and file accesses in one sandbox.
 
-    `sandbox`: a place, or how to open one: then there is none before a command may run in it.
-    `cwd`: where commands start that name no directory; the policy judges paths from there.
-    `approver`: is asked when the policy says ask. Without one the answer is no.
+    `sandbox`: a sandbox, or a function that opens one. It is called only once a command is
+        allowed to run.
+    `cwd`: the directory for commands that name none; the policy judges relative paths from there.
+    `approver`: asked when the verdict is `ask`. Without an approver the answer is no.
     `audit`: where everything is recorded; None records nothing.
-    `concurrency`: how many commands may run at once; the others wait their turn.
-    `ask_always`: the approver is asked about every command, also where the policy would not.
-    `validators`: are shown every command that the policy lets pass, and refuse by SecurityError.
-    `proxy`: who decides what the sandbox may reach; results tell what it refused.
+    `concurrency`: how many commands and file accesses can run at once; others wait for one of
+        `turns`.
+    `ask_always`: ask the approver about every command and file access, even if the policy allows
+        it.
+    `validators`: called with every command that the policy allows, and with the text of every file
+        access (`read /etc/hosts`); they refuse by raising SecurityError.
+    `proxy`: decides what the sandbox can reach; results list what it refused.
+    `confined`: whichever sandbox is opened, it confines commands, on a network of its own.
+    `special`: finds the commands that run in a sandbox of their own.
     """
 
     def __init__(
@@ -68,107 +83,169 @@ class Gate:
         cwd: str = DEFAULT_CWD,
         approver: Approver | None = None,
         audit: AuditLog | None = None,
-        labels: Labels | None = None,
+        labels: RecordLabels | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         ask_always: bool = False,
         validators: Sequence[Callable[[str], object]] = (),
-        proxy: Watchable | None = None,
+        proxy: WatchableProxy | None = None,
+        confined: bool = False,
+        special: SpecialPlace | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError(f"concurrency is {concurrency}; it must be at least 1")
         self._policy = policy
         self.sandbox = None if callable(sandbox) else sandbox
-        self._open_sandbox = sandbox if callable(sandbox) else None
+        self._opener = sandbox if callable(sandbox) else None
         self._opening = asyncio.Lock()
         self._cwd = cwd
         self._approver = approver
         self._audit = audit
-        self.labels = labels or Labels()
-        self._turns = asyncio.Semaphore(concurrency)
+        self.labels = labels or RecordLabels()
+        self.concurrency = concurrency
+        self.turns = asyncio.Semaphore(concurrency)
         self._ask_always = ask_always
         self._validators = tuple(validators)
         self._jobs = Jobs()
+        self._has_to_warn = policy.is_open
         self.proxy = proxy
+        self._may_confine = confined
+        self._special = special
+
+    @property
+    def confined(self) -> bool:
+        """Whether a sandbox with a network of its own stands behind every command."""
+        return self._may_confine and (self.sandbox is None or self.sandbox.name != "host")
 
     @property
     def policy(self) -> Policy:
-        """What may run."""
+        """The policy that judges commands."""
         return self._policy
 
-    def under(self, policy: Policy, *, approver: Approver | None, session: str) -> "Gate":
-        """The same road to the same place and record, for commands of ours under their policy."""
-        return Gate(
+    def with_policy(self, policy: Policy, *, approver: Approver | None, session: str) -> "Gate":
+        """Return a gate with another policy to the same sandbox, audit log and `turns`."""
+        gate = Gate(
             policy,
-            self.place,
+            self.open_sandbox,
             cwd=self._cwd,
             approver=approver,
             audit=self._audit,
             labels=replace(self.labels, session=session),
+            concurrency=self.concurrency,
             proxy=self.proxy,
+            confined=self.confined,
+            special=self._special,
         )
+        gate.turns = self.turns
+        gate._has_to_warn = False  # This gate opens the sandbox, and warns.
+        return gate
+
+    def enter(self, sandbox: SandboxAdapter, *, cwd: str) -> None:
+        """Use this sandbox, which is open; commands start in `cwd`, as they see it."""
+        self.sandbox = sandbox
+        self._cwd = cwd
 
     async def record_verdict(self, decision: Decision, *, session: str) -> None:
-        """Record a decision about something that is not run here."""
+        """Record a decision about a command that does not run here."""
         await self._record(self._judged(decision, new_id(), self._cwd, session))
 
-    def _judged(self, decision: Decision, id: str, cwd: str, session: str) -> AuditEntry:
+    def _judged(
+        self,
+        decision: Decision,
+        id: str,
+        cwd: str,
+        session: str,
+        event: Event = Event.JUDGED,
+        sandbox: str = "",
+    ) -> AuditEntry:
         labels = self.labels
-        named = {"session": session or labels.session, "task": labels.task, "user": labels.user}
-        return judged(decision, id=id, cwd=cwd, **named)
+        return decision_entry(
+            decision,
+            id=id,
+            cwd=cwd,
+            event=event,
+            sandbox=sandbox,
+            session=session or labels.session,
+            task=labels.task,
+            user=labels.user,
+        )
 
     async def judge(self, command: Command, call: Call = _PLAIN_CALL) -> Decision:
-        """What the policy says; nothing is asked, recorded or run.
+        """Return the policy's decision. Nothing is asked, recorded or run.
 
-        Images without bash read a text with `sh`, which may find other commands in it. As long as
-        there is no sandbox, it is taken to have bash.
+        Images without bash run text with `sh`, which may parse it differently. Until the sandbox
+        is open, it is assumed to have bash.
         """
         decision = await self._decide(command, call, read_by="bash")
-        if self.sandbox is None or not depends_on_its_shell(command, decision):
+        if self.sandbox is None or not depends_on_shell(command, decision):
             return decision
         shell = await self.sandbox.shell()
         return decision if shell == "bash" else await self._decide(command, call, read_by=shell)
 
+    def judge_access(self, access: FileAccess) -> Decision:
+        """Return the policy's decision. Nothing is asked, recorded or done."""
+        return decide_access(self._policy, access, cwd=self._cwd)
+
     async def _decide(self, command: Command, call: Call, *, read_by: str) -> Decision:
         text, cwd = judged_text(command, call.variables), command.cwd or self._cwd
-        # In a thread: what is not plain is read by a parser that is a program of its own.
-        return await asyncio.to_thread(decide, self._policy, text, cwd=cwd, read_by=read_by)
+        confined = self.confined
+        known = known_decision(self._policy, text, cwd=cwd, read_by=read_by, confined=confined)
+        if known is not None:
+            return known
+        # In a thread: commands that are not simple are parsed by an external program.
+        return await asyncio.to_thread(
+            decide, self._policy, text, cwd=cwd, read_by=read_by, confined=confined
+        )
 
-    async def run(self, command: Command) -> ExecutionResult:
+    async def run(self, command: Command, call: Call = _PLAIN_CALL) -> ExecutionResult:
         """Run `command` to its end.
 
-        SecurityError: the policy said no. UserCancelledError: a person did, or nobody was there
-        to be asked. Whatever came of a command that was let through is a result.
+        Raises SecurityError if the policy refuses, UserCancelledError if the user declines or
+        nobody can be asked. Once a command is allowed, any outcome is a result.
         """
-        entry = await self._admit(command)
-        async with self._turns:
-            sandbox = await self.place()
-            async with self._recording(entry, sandbox) as record:
-                watch = self._watch()
-                result = with_blocked(await sandbox.run(command), watch)
-                await record(result)
+        entry = await self._admit(command, call)
+        command = with_variables(command, call.variables)
+        async with (
+            self.turns,
+            self._place(command) as (sandbox, watch),
+            self._recording(entry, sandbox) as record,
+        ):
+            result = with_blocked_connections(await sandbox.run(command), watch)
+            await record(result)
         return result
 
-    async def recall(self, command: Command, result: ExecutionResult) -> ExecutionResult:
-        """Judge and record `command` as `run` does, but give the `result` of an earlier run of it.
+    async def refuse_hopeless(self, command: Command) -> None:
+        """Raise like `run` if nothing could let the command pass. Opens and runs nothing."""
+        decision = await self._decide(command, _PLAIN_CALL, read_by="bash")
+        needs_approval = decision.verdict is Verdict.ASK or self._ask_always
+        if decision.verdict is Verdict.DENY or (needs_approval and self._approver is None):
+            await self._pass(decision, command.id, command.cwd or self._cwd, _PLAIN_CALL)
 
-        Nothing is started; the record has `cache` for the sandbox.
+    async def recall(self, command: Command, result: ExecutionResult) -> ExecutionResult:
+        """Judge and record `command` like `run`, but return the `result` of an earlier run.
+
+        Starts nothing. The audit record names `cache` as the sandbox.
         """
         entry = replace(await self._admit(command), sandbox="cache")
-        await self._record_first(entry, ended(entry, cancelled_result()))
-        await self._record_end(ended(entry, result))
+        await self._record_first(entry, lambda: end_entry(entry, cancelled_result()))
+        await self._record_end(end_entry(entry, result))
         return result
 
     @contextlib.asynccontextmanager
-    async def open(self, command: Command) -> AsyncIterator[Running]:
-        """Run with live output and input; leaving the block ends the command. Raises as `run`."""
-        entry = await self._admit(command)
-        async with self._turns:
-            sandbox = await self.place()
-            async with self._recording(entry, sandbox) as record:
-                channel = await sandbox.channel()
-                async with WatchedRunning(channel.open(command), self._watch()) as running:
-                    yield running
-                    await record(await running.result())
+    async def open(
+        self, command: Command, call: Call = _PLAIN_CALL
+    ) -> AsyncIterator[RunningCommand]:
+        """Run with live input and output. Leaving the block ends the command. Raises like `run`."""
+        entry = await self._admit(command, call)
+        command = with_variables(command, call.variables)
+        async with (
+            self.turns,
+            self._place(command) as (sandbox, watch),
+            self._recording(entry, sandbox) as record,
+        ):
+            channel = await sandbox.channel()
+            async with WatchedRunning(channel.open(command), watch) as running:
+                yield running
+                await record(await running.result())
 
     async def perform(
         self,
@@ -176,32 +253,71 @@ class Gate:
         work: Callable[[Channel], Awaitable[_Done]],
         call: Call = _PLAIN_CALL,
     ) -> _Done:
-        """Do `work` over the channel, judged and recorded as `command`, which would do the same.
+        """Do `work` over the channel, judged and recorded as the equivalent `command`.
 
-        A result that `work` gives is what is recorded. Raises as `run`, and what `work` raises.
+        If `work` returns an ExecutionResult, that is recorded. Raises like `run`, and whatever
+        `work` raises.
         """
-        entry = await self._admit(command, call)
-        async with self._turns:
-            sandbox = await self.place()
+        async with self._working(await self._admit(command, call)) as (channel, results):
+            done = await work(channel)
+            if isinstance(done, ExecutionResult):
+                results.append(done)
+            return done
+
+    async def access(
+        self,
+        access: FileAccess,
+        work: Callable[[Channel], Awaitable[_Done]],
+        call: Call = _PLAIN_CALL,
+    ) -> _Done:
+        """Do `work` over the channel, which is what `access` says: judged, approved and recorded.
+
+        `work` must use the paths of `access.resolved(…)`. Raises like `run`, and whatever `work`
+        raises.
+        """
+        async with self.accessing(access, call) as channel:
+            return await work(channel)
+
+    @contextlib.asynccontextmanager
+    async def accessing(
+        self, access: FileAccess, call: Call = _PLAIN_CALL
+    ) -> AsyncIterator[Channel]:
+        """Like `access`, for longer work: done in the block, and recorded at its end."""
+        entry = await self._pass(self.judge_access(access), new_id(), self._cwd, call)
+        async with self._working(entry) as (channel, _results):
+            yield channel
+
+    @contextlib.asynccontextmanager
+    async def _working(
+        self, entry: AuditEntry
+    ) -> AsyncIterator[tuple[Channel, list[ExecutionResult]]]:
+        """Yield the channel, and a list for the result; record the start and the end."""
+        async with self.turns:
+            sandbox = await self.open_sandbox()
             async with self._recording(entry, sandbox) as record:
+                results: list[ExecutionResult] = []
+                clock = asyncio.get_running_loop().time
+                began = clock()
                 try:
-                    done = await work(await sandbox.channel())
+                    yield await sandbox.channel(), results
                 except (OSError, ConfigurationError) as error:
-                    await record(ExecutionResult(1, "", "", 0, error=str(error)))
+                    took_ms = round((clock() - began) * 1000)
+                    await record(ExecutionResult(1, "", "", took_ms, error=str(error)))
                     raise
-                result = done if isinstance(done, ExecutionResult) else None
-                await record(result or ExecutionResult(0, "", "", 0))
-        return done
+                took_ms = round((clock() - began) * 1000)
+                await record(results[0] if results else ExecutionResult(0, "", "", took_ms))
 
     async def start(self, command: Command, call: Call = _PLAIN_CALL) -> str:
-        """Start a job that outlives this call; returns its id. Raises as `run`.
+        """Start a job that outlives this call; returns its id. Raises like `run`.
 
-        Jobs take no turn: they may run for ever. Its end is recorded if we live to see it.
+        Jobs do not count toward `concurrency`: they can run forever. A caller that waits for one
+        can hold one of `turns` meanwhile. The end of a job is recorded if this process is still
+        running then.
         """
         entry = await self._admit(command, call)
         if call.ready is not None:
             await call.ready()
-        sandbox = await self.place()
+        sandbox = await self.open_sandbox()
         channel = await sandbox.channel()
         entry = replace(entry, sandbox=sandbox.name)
         watch = self._watch()
@@ -212,18 +328,18 @@ class Gate:
         except AuditError:
             raise
         except BaseException as error:
-            # It may have begun all the same: the answer was on its way.
+            # The job may have started anyway: its reply could have been on the way.
             ending = self._call_off(channel, entry, beginning, error)
-            await asyncio.shield(self._jobs.see_to_its_end(command.id, ending))
+            await asyncio.shield(self._jobs.track(command.id, ending))
             raise
         end = self._see_it_end(channel, entry, command.max_output_bytes, watch)
-        self._jobs.see_to_its_end(command.id, end)
+        self._jobs.track(command.id, end)
         return command.id
 
-    async def wait(self, job: str, *, wait_s: float) -> ExecutionResult | None:
-        """The result of a job, recorded; None if it still runs after `wait_s`.
+    async def wait(self, job: str, *, wait_s: float | None) -> ExecutionResult | None:
+        """Return the recorded result of a job; None if it still runs after `wait_s`.
 
-        Its output is in the sandbox: `Channel.read_output`.
+        Its output stays in the sandbox: use `Channel.read_output`.
         """
         if job in self._jobs:
             return await self._jobs.wait(job, wait_s=wait_s)
@@ -246,12 +362,12 @@ class Gate:
         return await self.sandbox.channel()
 
     async def _see_it_end(
-        self, channel: Channel, entry: AuditEntry, limit_bytes: int, watch: Watch | None
+        self, channel: Channel, entry: AuditEntry, limit_bytes: int, watch: RefusalWatch | None
     ) -> ExecutionResult:
         try:
             result = await channel.wait_job(entry.id)
-            assert result is not None  # noqa: S101 - without a time there is no other answer
-            # All of it is still in the sandbox: what is cut is cut when it is read.
+            assert result is not None  # noqa: S101 - without a timeout it always returns a result
+            # All output is still in the sandbox; it is truncated only when it is read.
             result = replace(
                 result,
                 stdout_truncated=result.stdout_bytes > limit_bytes,
@@ -259,12 +375,24 @@ class Gate:
             )
         except (KakoiError, OSError) as error:
             result = lost_result(error)
-        result = with_blocked(result, watch)
-        await self._record_end(ended(entry, result))
+        result = with_blocked_connections(result, watch)
+        await self._record_end(end_entry(entry, result))
         return result
 
-    def _watch(self) -> Watch | None:
-        return None if self.proxy is None else self.proxy.watch()
+    def _watch(self) -> RefusalWatch | None:
+        return None if self.proxy is None else self.proxy.watch_refusals()
+
+    @contextlib.asynccontextmanager
+    async def _place(
+        self, command: Command
+    ) -> AsyncIterator[tuple[SandboxAdapter, RefusalWatch | None]]:
+        """The sandbox in which the command runs, and what notes the connections refused there."""
+        special = None if self._special is None else await self._special(command)
+        if special is None:
+            yield await self.open_sandbox(), self._watch()
+            return
+        async with special as (sandbox, proxy):
+            yield sandbox, proxy.watch_refusals()
 
     async def _begin(self, channel: Channel, entry: AuditEntry, command: Command) -> None:
         await self._record(entry)
@@ -282,29 +410,37 @@ class Gate:
         if not isinstance(beginning.exception(), AuditError):
             with contextlib.suppress(KakoiError, OSError):
                 result = await channel.stop_job(entry.id)
-            await self._record_end(ended(entry, result))
+            await self._record_end(end_entry(entry, result))
         return result
 
     async def close(self) -> None:
-        """Stop waiting for jobs. The sandbox belongs to whoever made it."""
+        """Stop waiting for jobs. The caller still owns the sandbox."""
         await self._jobs.close()
 
     # --- Before ------------------------------------------------------------------------------
 
-    async def place(self) -> SandboxAdapter:
-        """The sandbox, opened if it was not."""
+    async def open_sandbox(self) -> SandboxAdapter:
+        """Return the sandbox; open it if necessary."""
         async with self._opening:
             if self.sandbox is None:
-                assert self._open_sandbox is not None  # noqa: S101 - one of them was given
-                self.sandbox = await self._open_sandbox()
+                assert self._opener is not None  # noqa: S101 - one of them was given
+                self.sandbox = await self._opener()
+            if self._has_to_warn and self.sandbox.name == "host":
+                self._has_to_warn = False
+                text = "nothing protects this machine: policy `%s` refuses nothing on the bare host"
+                _log.warning(text, self._policy.name)
             return self.sandbox
 
     async def _admit(self, command: Command, call: Call = _PLAIN_CALL) -> AuditEntry:
-        """Judge, and ask if need be; returns what to record when it starts."""
+        """Judge the command and let it pass; see `_pass`."""
         decision = await self.judge(command, call)
-        if self.sandbox is None and depends_on_its_shell(command, decision):
-            await self.place()
+        if self.sandbox is None and depends_on_shell(command, decision):
+            await self.open_sandbox()
             decision = await self.judge(command, call)
+        return await self._pass(decision, command.id, command.cwd or self._cwd, call)
+
+    async def _pass(self, decision: Decision, id: str, cwd: str, call: Call) -> AuditEntry:
+        """Let what was judged pass: ask if necessary, and return the entry for its start."""
         rules = ", ".join(finding.rule for finding in decision.findings[:5])
         _log.info(
             "the policy `%s` says %s%s",
@@ -313,38 +449,42 @@ class Gate:
             f" ({rules})" if rules else "",
         )
         sandbox = "" if self.sandbox is None else self.sandbox.name
-        entry = self._judged(decision, command.id, command.cwd or self._cwd, call.session)
-        entry = replace(entry, sandbox=sandbox)
+        entry = self._judged(decision, id, cwd, call.session, Event.STARTED, sandbox)
         if decision.verdict is Verdict.DENY:
             await self._record(entry)
             raise decision.error()
-        entry = replace(entry, event=Event.STARTED)
         await self._validate(decision.command, entry)
         if decision.verdict is Verdict.ASK or self._ask_always:
-            await self._ask(decision, entry, call.approver or self._approver)
+            await self._ask(decision, entry, call)
         return entry
 
-    async def _validate(self, judged: str, entry: AuditEntry) -> None:
+    async def _validate(self, command: str, entry: AuditEntry) -> None:
         for validate in self._validators:
             try:
-                await asyncio.to_thread(validate, judged)
+                await asyncio.to_thread(validate, command)
             except SecurityError as error:
                 refusal = replace(entry, event=Event.REFUSED, verdict=Verdict.DENY.value)
                 await self._record(replace(refusal, reason=str(error)))
                 raise
 
-    async def _ask(self, decision: Decision, entry: AuditEntry, approver: Approver | None) -> None:
+    async def _ask(self, decision: Decision, entry: AuditEntry, call: Call) -> None:
+        if call.before_asking is not None:
+            call.before_asking(decision)
+        approver = call.approver or self._approver
         declined = replace(entry, event=Event.DECLINED)
-        await self._record_first(replace(entry, event=Event.ASKED), declined)
+        await self._record_first(replace(entry, event=Event.ASKED), lambda: declined)
+        if call.approved_by:
+            reason = f"approved by {call.approved_by}"
+            return await self._record(replace(entry, event=Event.APPROVED, reason=reason))
         agreed = False
         try:
             agreed = approver is not None and await approver(decision)
-        finally:  # Whoever interrupts the question has not agreed.
+        finally:  # An interrupted question is not an approval.
             answer = replace(entry, event=Event.APPROVED) if agreed else declined
             await asyncio.shield(self._record(answer))
         if not agreed:
-            who = "nobody was there to be asked" if approver is None else "it was declined"
-            raise not_agreed(decision, who)
+            who = "there was nobody to ask" if approver is None else "it was declined"
+            raise approval_error(decision, who)
 
     # --- After -------------------------------------------------------------------------------
 
@@ -352,15 +492,16 @@ class Gate:
     async def _recording(
         self, entry: AuditEntry, sandbox: SandboxAdapter
     ) -> AsyncIterator[Callable[[ExecutionResult], Awaitable[None]]]:
-        """A record of the start, and one of the end on every way out."""
-        entry = replace(entry, sandbox=sandbox.name)
-        await self._record_first(entry, ended(entry, cancelled_result()))
+        """Record the start, and on every exit path the end."""
+        if entry.sandbox != sandbox.name:  # It was not open when the command was judged.
+            entry = replace(entry, sandbox=sandbox.name)
+        await self._record_first(entry, lambda: end_entry(entry, cancelled_result()))
         recorded = False
 
         async def record(result: ExecutionResult) -> None:
             nonlocal recorded
             recorded = True
-            await self._record_end(ended(entry, result))
+            await self._record_end(end_entry(entry, result))
 
         try:
             yield record
@@ -368,17 +509,19 @@ class Gate:
             if not recorded:
                 lost = isinstance(error, SandboxError)
                 result = lost_result(error) if lost else cancelled_result()
-                await self._record_end(ended(entry, result))
+                await self._record_end(end_entry(entry, result))
             raise
 
-    async def _record_first(self, entry: AuditEntry, last: AuditEntry) -> None:
-        """Record `entry`; if we are interrupted meanwhile, `last` follows."""
-        # What is being written cannot be stopped any more.
-        writing = asyncio.ensure_future(self._record(entry))
+    async def _record_first(self, entry: AuditEntry, last: Callable[[], AuditEntry]) -> None:
+        """Record `entry`. If we are cancelled meanwhile, record `last()` after it."""
+        if self._record_now(entry):
+            return
+        # A write that has begun cannot be stopped.
+        writing = asyncio.ensure_future(self._record_in_thread(entry))
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            await undisturbed(self._follow(writing, last))
+            await wait_done(self._follow(writing, last()))
             raise
 
     async def _follow(self, writing: "asyncio.Task[None]", last: AuditEntry) -> None:
@@ -387,12 +530,21 @@ class Gate:
             await self._record_end(last)
 
     async def _record_end(self, entry: AuditEntry) -> None:
-        """What has run has run: its result is not withheld because the record failed."""
+        """Record the end. The command has run, so a failed record does not withhold its result."""
         try:
-            await asyncio.shield(self._record(entry))
+            if not self._record_now(entry):
+                await asyncio.shield(self._record_in_thread(entry))
         except KakoiError as error:
             _log.error("the end of command %s is not in the audit log: %s", entry.id, error)
 
     async def _record(self, entry: AuditEntry) -> None:
-        if self._audit is not None:
-            await asyncio.to_thread(self._audit.append, entry)
+        if not self._record_now(entry):
+            await self._record_in_thread(entry)
+
+    def _record_now(self, entry: AuditEntry) -> bool:
+        """Record it if that cannot take long. If not, `_record_in_thread` must do it."""
+        return self._audit is None or self._audit.append_now(entry) is not None
+
+    async def _record_in_thread(self, entry: AuditEntry) -> None:
+        assert self._audit is not None  # noqa: S101 - or `_record_now` would have done it
+        await asyncio.to_thread(self._audit.append, entry)

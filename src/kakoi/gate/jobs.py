@@ -1,4 +1,4 @@
-"""The jobs of a gate: each is seen to its end, and what came of the last ones is remembered."""
+"""The jobs of a gate: waits for each to end, and remembers the results of the last ones."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,25 +6,23 @@ from typing import Final
 
 from kakoi.results import ExecutionResult
 
-# As many as a runner remembers.
+# A runner remembers the same number.
 _MOST_REMEMBERED: Final = 256
 _Ending = asyncio.Task[ExecutionResult]
 
 
 class Jobs:
-    """Jobs that run, and results of jobs that have ended.
+    """Running jobs, and the results of ended jobs.
 
-    Remembered, and not asked of the sandbox again: it does not know what the gate added to them.
+    Results are kept here because the sandbox does not have what the gate added to them.
     """
 
     def __init__(self) -> None:
         self._endings: set[_Ending] = set()
         self._results: dict[str, ExecutionResult] = {}
 
-    def see_to_its_end(
-        self, job: str, ending: Coroutine[object, object, ExecutionResult]
-    ) -> _Ending:
-        """Wait for `ending`, which gives the result of the job."""
+    def track(self, job: str, ending: Coroutine[object, object, ExecutionResult]) -> _Ending:
+        """Wait in the background for `ending`, which returns the result of the job."""
         task = asyncio.get_running_loop().create_task(ending, name=job)
         self._endings.add(task)
         task.add_done_callback(self._has_ended)
@@ -43,11 +41,11 @@ class Jobs:
 
     @property
     def running(self) -> list[str]:
-        """The ids of those that have not ended."""
+        """The ids of the jobs that have not ended."""
         return [ending.get_name() for ending in self._endings]
 
     async def wait(self, job: str, *, wait_s: float | None = None) -> ExecutionResult | None:
-        """The result; None if the job still runs after `wait_s`, or is none of these."""
+        """Return the result; None if the job still runs after `wait_s`, or is unknown."""
         ending = next((each for each in self._endings if each.get_name() == job), None)
         if ending is not None:
             await asyncio.wait([ending], timeout=wait_s)
@@ -56,7 +54,7 @@ class Jobs:
         return self._results.get(job)
 
     async def close(self) -> None:
-        """Wait for none of them any longer."""
+        """Stop waiting for all of them."""
         for ending in list(self._endings):
             ending.cancel()
         await asyncio.gather(*self._endings, return_exceptions=True)

@@ -1,30 +1,31 @@
-"""The files of this folder as values: what an image holds, and what builds of it are fed."""
+"""The files in this folder: what an image contains, and what its build needs."""
 
 import hashlib
 import io
 import re
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
+
+from kakoi._support.late import dataclass, pattern
 
 Variant = Literal["base", "full"]
 VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
 FOLDER: Final = Path(__file__).resolve().parent
 CA: Final = "ca.crt"
 _FILES: Final = (
-    *("Dockerfile", "contents.txt", "setup.sh", "install.sh", "npm.sh"),
+    *("Dockerfile", "contents.txt", "setup.sh", "install.sh", "npm.sh", "permissions.sh"),
     *(f"allowlist/{each}.txt" for each in ("apt", "pip", "npm")),
 )
 _EXECUTABLE: Final = ("setup.sh", "install.sh")
-# What an image is set to, beside its files. `docker import` takes these words, too.
-_SETTINGS: Final = re.compile(r"(?:ENV|USER|WORKDIR|ENTRYPOINT|CMD) .*")
+# The image's configuration besides its files. `docker import --change` takes the same instructions.
+_SETTINGS: Final = pattern(r"(?:ENV|USER|WORKDIR|ENTRYPOINT|CMD) .*")
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What contents.txt says of a variant. `wishes`: checks that may fail, which is only told."""
+    """The part of contents.txt for a variant. `wishes`: checks that are allowed to fail."""
 
     apt: tuple[str, ...]
     checks: tuple[str, ...]
@@ -32,9 +33,9 @@ class Contents:
 
 
 def contents(variant: Variant, text: str | None = None) -> Contents:
-    """What a variant holds; `full` is all of `base` and more."""
-    given = (FOLDER / "contents.txt").read_text("utf-8") if text is None else text
-    lines = [line.split(None, 2) for line in given.splitlines() if not line.startswith("#")]
+    """Return the contents of a variant; `full` is all of `base` and more."""
+    source = (FOLDER / "contents.txt").read_text("utf-8") if text is None else text
+    lines = [line.split(None, 2) for line in source.splitlines() if not line.startswith("#")]
     ours = [words for words in lines if words and words[0] in ("base", variant)]
 
     def of(kind: str) -> tuple[str, ...]:
@@ -44,25 +45,25 @@ def contents(variant: Variant, text: str | None = None) -> Contents:
 
 
 def files(*, apt: Sequence[str] = ()) -> Mapping[str, bytes]:
-    """Everything that a build needs, by name; `apt` are more packages of Debian's."""
+    """Return the files that a build needs, by name; `apt`: additional Debian packages."""
     found = {name: (FOLDER / name).read_bytes() for name in _FILES}
     more = "".join(f"base apt {name}\n" for name in apt)
     return {**found, "contents.txt": found["contents.txt"] + more.encode("ascii")}
 
 
-def key_of(given: Mapping[str, bytes], *words: str) -> str:
-    """What names these files in this order: another key, another image."""
+def content_key(files: Mapping[str, bytes], *words: str) -> str:
+    """Return a hash of the files and options of a build: another key means another image."""
     digest = hashlib.sha256(repr(words).encode())
-    for name, data in sorted(given.items()):
+    for name, data in sorted(files.items()):
         digest.update(repr((name, data)).encode())
     return digest.hexdigest()[:16]
 
 
-def archive(given: Mapping[str, bytes]) -> bytes:
-    """The files as a tar file, the same every time."""
+def archive(files: Mapping[str, bytes]) -> bytes:
+    """Return the files as a tar archive, the same every time."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
-        for name, content in given.items():
+        for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             entry.mode = 0o755 if name in _EXECUTABLE else 0o644
@@ -71,7 +72,7 @@ def archive(given: Mapping[str, bytes]) -> bytes:
 
 
 def image_settings(dockerfile: str, labels: Mapping[str, str]) -> Iterable[str]:
-    """The settings of the first stage of a Dockerfile, as words for `docker import --change`."""
+    """Yield the settings of a Dockerfile's first stage, for `docker import --change`."""
     stage = re.split(r"^FROM ", dockerfile, flags=re.MULTILINE)[1]
     yield from (line for line in stage.splitlines() if _SETTINGS.fullmatch(line))
     yield from (f"LABEL {name}={value}" for name, value in labels.items())

@@ -3,11 +3,12 @@
 #
 #   install.sh TYPE PACKAGE...
 #
-# TYPE is apt, pip or npm. PACKAGE may have a version and extras: requests[socks]==2.32, jq=1.6-2.1,
-# @types/node@20. Its name must be on the list in /etc/allowlist; if the list names a version, it is
-# that one. pip installs into ~/.venv (INSTALL_VENV), npm into node_modules of this folder, by npm.sh:
-# nothing else that the folder names is installed. Requests are written to
-# /logs/install-YYYYMMDD.jsonl (INSTALL_LOG_DIR).
+# TYPE is apt, pip or npm. The name of PACKAGE must be on the list in /etc/allowlist; extras are
+# allowed: requests[socks]. A version is accepted only as the list gives it: with `requests` there is
+# none, with `requests==2.32` that one, with `requests==*` any. pip installs into ~/.venv
+# (INSTALL_VENV), npm into node_modules of this folder, by npm.sh: nothing else that the folder names
+# is installed. apt needs root. Requests are written to /logs/install-YYYYMMDD.jsonl
+# (INSTALL_LOG_DIR).
 #
 # Exit status: 0 installed, 1 not on the list, 2 failed, 3 there is no list, 4 there is no such type;
 # of several packages, the largest.
@@ -33,11 +34,12 @@ part='[A-Za-z0-9][A-Za-z0-9._-]*'
 compared='(===|==|~=|!=|<=|>=|<|>)[A-Za-z0-9][A-Za-z0-9.!+*_-]*'
 pip_name='[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?'
 pip_form="$pip_name(\\[$part(,$part)*\\])?($compared(,$compared)*)?"
-pip_line="$pip_name(\\[$part(,$part)*\\])?(==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?"
+pip_line="$pip_name(\\[$part(,$part)*\\])?(==([A-Za-z0-9][A-Za-z0-9.!+_-]*|\\*))?"
 npm_form="(@$part/)?$part(@([~^=]|[<>]=?)?[A-Za-z0-9*][A-Za-z0-9.+*-]*)?"
 # pip and npm take these for files of the folder they run in.
 archive='\.(zip|whl|egg|tar|tgz|tbz|txz|tlz|gz|bz2|xz|lz|lzma)$'
 apt_form='[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9][A-Za-z0-9.+:~-]*)?'
+apt_line='[a-z0-9][a-z0-9+.-]+(=([A-Za-z0-9][A-Za-z0-9.+:~-]*|\*))?'
 
 say() {
     printf 'install.sh: %s\n' "$*" >&2
@@ -102,15 +104,16 @@ well_formed() {
 # find_listed TYPE LIST PACKAGE: what is to be installed, as $wanted.
 find_listed() {
     case $1 in
-    apt) form=$apt_form line=$apt_form files='^$' ;;
+    apt) form=$apt_form line=$apt_line files='^$' ;;
     npm) form=$npm_form line=$npm_form files=$archive ;;
     pip) form=$pip_form line=$pip_line files=$archive ;;
     esac
+    wanted_version=
     well_formed "$3" "$form" || return 1
     ! printf '%s\n' "$3" | grep -Eiq -e "$files" || return 1
     { entries "$1" "$2" | grep -Evx -e "$line"; entries "$1" "$2" | grep -Ei -e "$files"; } |
         while read -r wrong; do
-            say "$2: this is no package: $(plain "$wrong")"
+            say "$2: not a package: $(plain "$wrong")"
         done
     split "$1" "$(printf '%s' "$3" | lower "$1")"
     wanted_name=$name wanted_version=$version
@@ -119,8 +122,8 @@ find_listed() {
             [ "${#entry}" -le "$longest" ] || continue
             split "$1" "$entry"
             [ "$name" = "$wanted_name" ] || continue
-            case $version in
-            '' | "$wanted_version") echo any && break ;;
+            case $1$version in
+            "$1$wanted_version" | 'apt=*' | 'pip==*' | 'npm@*') echo any && break ;;
             esac
             [ -n "$wanted_version" ] || { echo "$version" && break; }
         done
@@ -143,10 +146,10 @@ clean() {
         ${NODE_EXTRA_CA_CERTS:+"NODE_EXTRA_CA_CERTS=$NODE_EXTRA_CA_CERTS"} "$@"
 }
 
-# In /, where no file of the project has the name of a package.
+# In /, where no file of the project has the name of a package; isolated, none has that of a module.
 pip_install() {
     venv=${INSTALL_VENV:-${HOME:-}/.venv}
-    [ -e "$venv/pyvenv.cfg" ] || clean python3 -m venv "$venv" || return
+    [ -e "$venv/pyvenv.cfg" ] || clean python3 -I -m venv "$venv" || return
     (cd / && PATH=$venv/bin:$PATH && clean pip install --isolated --no-input \
         --disable-pip-version-check "$1")
 }
@@ -155,7 +158,12 @@ apt_install() {
     if [ "$(id -u)" -eq 0 ]; then
         clean apt-get update -qq || return
     fi
-    clean apt-get install -y "$1"
+    clean apt-get install -y "$1" && return
+    apt_failed=$?
+    [ "$(id -u)" -eq 0 ] ||
+        say "apt needs root; from outside: kakoi install --container $(uname -n) apt $1" \
+            "(or in the image: kakoi image build --apt $1)"
+    return "$apt_failed"
 }
 
 npm_install() {
@@ -170,7 +178,7 @@ clock() {
     echo "${now%.*}${now#*.}"
 }
 
-# append FILE LINE: with the rights of whoever has the folder. Root must not be led elsewhere.
+# append FILE LINE: with the rights of the owner of the folder. Root must not be led elsewhere.
 append() {
     if [ "$(id -u)" -eq 0 ]; then
         # shellcheck disable=SC2016  # that shell expands it
@@ -181,7 +189,7 @@ append() {
     fi
 }
 
-# record PACKAGE STATUS DURATION ERROR: one line; what cannot be written is said and changes nothing.
+# record PACKAGE STATUS DURATION ERROR: one line; if it cannot be written, that is reported and changes nothing.
 record() {
     entry="{\"timestamp\": \"$(date -u +%Y-%m-%dT%H:%M:%SZ)\", \"type\": \"$type\""
     entry="$entry, \"package\": \"$(quoted "$(plain "$1")")\", \"status\": \"$2\""
@@ -191,7 +199,7 @@ record() {
         say "warning: this is not in the log, $logs cannot be written"
 }
 
-# The end of what was said, in one line, without the passwords in addresses.
+# The end of the error output, in one line, without the passwords in addresses.
 last_words() {
     tail -c 400 "$1" | tr '\n\t' '  ' | tr '\000-\037\177-\377' '?' | sed 's#//[^/@ ]*@#//#g; s/ *$//'
 }
@@ -200,20 +208,20 @@ last_words() {
 
 request() {
     if ! find_listed "$type" "$list" "$1"; then
-        say "$type: not on the list: $(plain "$1")"
+        say "$type: not on the list: $(plain "$1")${wanted_version:+ (a version only as listed)}"
         record "$1" rejected '' ''
         return 1
     fi
-    said=$(mktemp) || said=/dev/null
+    errors=$(mktemp) || errors=/dev/null
     began=$(clock)
-    "${type}_install" "$wanted" 2>"$said"
+    "${type}_install" "$wanted" 2>"$errors"
     failed=$?
     ended=$(clock)
     took=
     [ -z "$began" ] || [ -z "$ended" ] || took=$(((ended - began) * 10))
-    cat "$said" >&2
-    error=$(last_words "$said")
-    [ "$said" = /dev/null ] || rm -f "$said"
+    cat "$errors" >&2
+    error=$(last_words "$errors")
+    [ "$errors" = /dev/null ] || rm -f "$errors"
     if [ "$failed" -ne 0 ]; then
         record "$1" failed "$took" "exit status $failed: $error"
         return 2

@@ -65,10 +65,14 @@ install -d -o agent -g agent /workspace /workspace/project /workspace/tmp /logs
 # Root's: what may be installed is not for the agent to say.
 install -m 755 install.sh /usr/local/bin/install.sh
 install -D -m 644 npm.sh /usr/local/share/kakoi/npm.sh
+install -m 644 permissions.sh /usr/local/share/kakoi/permissions.sh
 install -d -m 755 /etc/allowlist
 install -m 644 allowlist/*.txt /etc/allowlist/
 
-# Nobody becomes somebody else in here; apt is run by whoever runs the container, from outside.
+# A project that is mounted there can belong to another user, whose settings git would not read.
+git config --system safe.directory /workspace
+
+# No program in here can change its user; apt is run from outside the container.
 find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 if command -v sudo >/dev/null; then
     echo "setup.sh: there is a sudo in this image, and there must be none" >&2

@@ -1,10 +1,11 @@
-"""WHAT WOULD CHANGE?  A project that commands write to in a copy only: look, take it or leave it.
+"""WHAT WOULD CHANGE?  Commands write to a copy of a project; review the changes, apply or discard.
 
-`Overlay` is all there is to call; the other names are what it gives. Sandboxes with
-`SandboxConfig(copy_on_write=True)` write into it.
+Use `Overlay`; the other names are what it returns. Sandboxes with
+`SandboxConfig(copy_on_write=True)` write to it.
 """
 
+from kakoi.overlay.changes import ApplyResult, Change, ChangeKind, Mounts
+from kakoi.overlay.diffs import Difference
 from kakoi.overlay.overlay import Overlay
-from kakoi.overlay.values import Applied, Change, Kind, Mounts
 
-__all__ = ["Applied", "Change", "Kind", "Mounts", "Overlay"]
+__all__ = ["ApplyResult", "Change", "ChangeKind", "Difference", "Mounts", "Overlay"]

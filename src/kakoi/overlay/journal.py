@@ -1,16 +1,18 @@
-"""What apply does, written down before it does it: after a kill the next one knows."""
+"""The journal of `apply`: each step is written before it happens, so a killed apply can resume."""
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from kakoi._support.late import dataclass
 
 _Identity = tuple[int, ...]
 
 
 @dataclass(slots=True)
 class Journal:
-    """Lines of JSON. `name`: what a file is called until it is whole."""
+    """A file of JSON lines. `name`: the temporary name of a file until it is complete."""
 
     path: Path
     name: bytes
@@ -21,32 +23,32 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path, name: bytes) -> "Journal":
-        """What is there already; where somebody was killed, there may be half a line."""
+        """Read the existing journal; a killed process can have left a partial line."""
         journal = cls(path, name)
         text = path.read_bytes() if path.exists() else b""
         for line in text.split(b"\n"):
             try:
-                told = json.loads(line)
+                entry = json.loads(line)
             except ValueError:
                 continue
-            if "in" in told:
-                journal._enter(os.fsencode(told["in"]))
-            elif "path" in told:
-                journal._known[told["path"]] = tuple(told["as"])
+            if "in" in entry:
+                journal._enter(os.fsencode(entry["in"]))
+            elif "path" in entry:
+                journal._known[entry["path"]] = tuple(entry["as"])
             else:
-                journal._touched.add(tuple(told["touched"]))
+                journal._touched.add(tuple(entry["touched"]))
         return journal
 
     def last_folder(self) -> bytes | None:
-        """The directory in which half a file may lie; None if nothing was ever begun."""
+        """Return the directory that can contain a partial file; None if nothing was started."""
         return next(reversed(self._folders), None)
 
     def was_in(self, folder: bytes) -> bool:
-        """Has anything been done in the directory? Then it looks changed."""
+        """Tell if anything was done in the directory, so that it looks changed."""
         return folder in self._folders
 
     def enter(self, folder: bytes) -> None:
-        """Say where the next file will be made, or removed."""
+        """Record where the next file will be created or removed."""
         if folder != self.last_folder():
             self._enter(folder)
             self._write({"in": os.fsdecode(folder)})
@@ -56,25 +58,25 @@ class Journal:
         self._folders[folder] = None
 
     def record(self, path: bytes, made: os.stat_result) -> None:
-        """Say what is about to be put at the path: later it is known as ours."""
+        """Record what is about to be put at the path, to recognize it later."""
         known = _identity(made)
         self._known[os.fsdecode(path)] = known
         self._write({"path": os.fsdecode(path), "as": known})
 
     def touch(self, status: os.stat_result) -> None:
-        """Say that a file with other names is about to lose one: they will look changed."""
+        """Record that a hard link is about to be removed: the others will look changed."""
         known = _identity(status)
         if status.st_nlink > 1 and known not in self._touched:
             self._touched.add(known)
             self._write({"touched": known})
 
     def is_ours(self, path: bytes, status: os.stat_result) -> bool:
-        """Was this put there by us, or lost a name to us, and was nothing else since?"""
+        """Tell if `apply` put this here, or removed one of its links, and nothing else changed."""
         known = _identity(status)
         return self._known.get(os.fsdecode(path)) == known or known in self._touched
 
-    def _write(self, told: dict[str, object]) -> None:
-        line = b"\n" + json.dumps(told).encode("ascii") + b"\n"
+    def _write(self, entry: dict[str, object]) -> None:
+        line = b"\n" + json.dumps(entry).encode("ascii") + b"\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o600)
         try:
@@ -84,5 +86,5 @@ class Journal:
 
 
 def _identity(status: os.stat_result) -> _Identity:
-    """A file as it is on the disk, whatever name it has by now."""
+    """Return what identifies a file on disk, whatever its name is."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)

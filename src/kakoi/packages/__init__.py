@@ -1,1 +1,1 @@
-"""MAY IT BE INSTALLED?  Lists of package names, and the one way to install what is on them."""
+"""MAY IT BE INSTALLED?  Allowlists of packages, and the one installer for what is on them."""

@@ -1,23 +1,26 @@
-"""Which packages may be installed: lists of names, and requests held against them. Pure.
+"""Which packages can be installed: lists of names, and requests checked against them. Pure.
 
-A list has one package on each line; blank lines and lines that begin with `#` say nothing. What
-must be on the list is the *name*, whatever version or extras a request has: `requests[socks]>=2`
-needs `requests`. A line may name a version (`requests==2.32.0`, `jq=1.6-2.1`, `typescript@5.4.5`);
-then that one is installed, and a request for another is refused.
+A list has one package per line; blank lines and lines that begin with `#` are ignored. A request
+must have the name of a line; extras are allowed (`requests[socks]`). What a request can say about
+the version is up to the line:
 
-Spec E compares whole texts, so there `requests==0` is refused. Here it is a version of `requests`:
-it is tried, and whether there is such a version is the package manager's answer.
+    requests            nothing: `requests==0` is refused, like any other version
+    requests==2.32.0    that version, or nothing, which installs that version; so `jq=1.6-2.1` for
+                        apt and `typescript@5.4.5` for npm
+    requests==*         anything: `requests>=2,<3`; so `jq=*` and `typescript@*`
 
-images/install.sh has the same rules as a shell script; the tests hold both against each other.
+images/install.sh implements the same rules as a shell script; tests compare the two.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Final, Literal, TypeGuard, get_args
 
+from kakoi._support.late import dataclass, pattern
+
 Ecosystem = Literal["apt", "pip", "npm"]
-Status = Literal["success", "rejected", "failed"]
+InstallStatus = Literal["success", "rejected", "failed"]
 ECOSYSTEMS: Final[tuple[Ecosystem, ...]] = get_args(Ecosystem)
 LONGEST: Final = 256
 
@@ -26,31 +29,33 @@ _COMPARED: Final = r"(?:===|==|~=|!=|<=|>=|<|>)[A-Za-z0-9][A-Za-z0-9.!+*_-]*"
 _PIP_NAME: Final = (
     rf"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:\[{_PART}(?:,{_PART})*\])?"
 )
-_NPM: Final = re.compile(
+_NPM: Final = pattern(
     rf"(?P<name>(?:@{_PART}/)?{_PART})(?P<version>(?:@(?:[~^=]|[<>]=?)?[A-Za-z0-9*][A-Za-z0-9.+*-]*)?)"
 )
-_APT: Final = re.compile(
-    r"(?P<name>[a-z0-9][a-z0-9+.-]+)(?P<version>(?:=[A-Za-z0-9][A-Za-z0-9.+:~-]*)?)"
-)
-# No index, address, path, option or marker: there is no letter for them. A version has its sign.
+_APT_NAME: Final = r"(?P<name>[a-z0-9][a-z0-9+.-]+)"
+_APT_VERSION: Final = r"=[A-Za-z0-9][A-Za-z0-9.+:~-]*"
+# In a list: a request can name any version.
+_ANY_VERSION: Final[Mapping[Ecosystem, str]] = {"apt": "=*", "pip": "==*", "npm": "@*"}
+# These patterns exclude indexes, URLs, paths, options and markers. A version includes its operator.
 _REQUESTED: Final[Mapping[Ecosystem, re.Pattern[str]]] = {
-    "apt": _APT,
-    "pip": re.compile(rf"{_PIP_NAME}(?P<version>(?:{_COMPARED}(?:,{_COMPARED})*)?)"),
+    "apt": pattern(rf"{_APT_NAME}(?P<version>(?:{_APT_VERSION})?)"),
+    "pip": pattern(rf"{_PIP_NAME}(?P<version>(?:{_COMPARED}(?:,{_COMPARED})*)?)"),
     "npm": _NPM,
 }
 _LISTED: Final[Mapping[Ecosystem, re.Pattern[str]]] = {
-    **_REQUESTED,
-    "pip": re.compile(rf"{_PIP_NAME}(?P<version>(?:==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?)"),
+    "apt": pattern(rf"{_APT_NAME}(?P<version>(?:{_APT_VERSION}|=\*)?)"),
+    "pip": pattern(rf"{_PIP_NAME}(?P<version>(?:==(?:[A-Za-z0-9][A-Za-z0-9.!+_-]*|\*))?)"),
+    "npm": _NPM,
 }
-# pip and npm take these for files of the folder they run in.
-_ARCHIVE: Final = re.compile(
+# pip and npm take these for files in the current folder.
+_ARCHIVE: Final = pattern(
     r".*\.(?:zip|whl|egg|tar|tgz|tbz|txz|tlz|gz|bz2|xz|lz|lzma)", re.IGNORECASE
 )
 
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
-    """One package to install. `package` is as it was asked for; nobody has looked at it yet."""
+    """A request to install one package. `package` is as requested, and not checked yet."""
 
     type: Ecosystem
     package: str
@@ -58,19 +63,19 @@ class InstallRequest:
 
 @dataclass(frozen=True, slots=True)
 class InstallResult:
-    """What came of a request. `timestamp` is ISO 8601, in UTC."""
+    """The result of a request. `timestamp` is ISO 8601, in UTC."""
 
     timestamp: str
     type: Ecosystem
     package: str
-    status: Status
+    status: InstallStatus
     duration_ms: int | None = None
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A line of a list: a name in its one spelling, and a version with its sign if it has one."""
+class ListedPackage:
+    """A line of a list: the normalized name, and the version with its operator, if any."""
 
     name: str
     version: str = ""
@@ -78,28 +83,31 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Allowlist:
-    """A list as it was read. `unread`: lines that are no package; they allow nothing."""
+    """A parsed list. `invalid`: lines that are not a package; they allow nothing."""
 
-    entries: tuple[Listed, ...] = ()
-    unread: tuple[str, ...] = ()
+    entries: tuple[ListedPackage, ...] = ()
+    invalid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AllowlistConfig:
-    """Everything that may be installed. None: there is no list, which is not an empty one."""
+    """Everything that can be installed. None means that the list is missing, not empty."""
 
     apt: Allowlist | None = None
     pip: Allowlist | None = None
     npm: Allowlist | None = None
 
     def of(self, ecosystem: Ecosystem) -> Allowlist | None:
-        """The list for one type of package."""
+        """Return the list for one type of package."""
         return {"apt": self.apt, "pip": self.pip, "npm": self.npm}[ecosystem]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """May it be installed? `wanted`: what to ask the package manager for; else `reason`."""
+class ListVerdict:
+    """Whether a package is allowed: `wanted` is what to request from the package manager.
+
+    If it is not allowed, `wanted` is empty and `reason` says why.
+    """
 
     wanted: str = ""
     reason: str = field(default="", kw_only=True)
@@ -109,50 +117,71 @@ class Answer:
 
 
 def is_ecosystem(name: str) -> TypeGuard[Ecosystem]:
-    """Is there such a type of package?"""
+    """Tell if this is a type of package."""
     return name in ECOSYSTEMS
 
 
 def parse(ecosystem: Ecosystem, text: str) -> Allowlist:
-    """A list from the text of its file."""
+    """Parse the text of a list."""
     lines = [line.strip(" \t\r") for line in text.split("\n")]
-    said = [line for line in lines if line and not line.startswith("#")]
-    found = [(line, _fitting(_LISTED, ecosystem, line)) for line in said]
+    entries = [line for line in lines if line and not line.startswith("#")]
+    found = [(line, _match(_LISTED, ecosystem, line)) for line in entries]
     return Allowlist(
         entries=tuple(_listed(ecosystem, match) for _, match in found if match),
-        unread=tuple(line for line, match in found if not match),
+        invalid=tuple(line for line, match in found if not match),
     )
 
 
 def name_of(request: InstallRequest) -> str:
-    """The name of the package in its one spelling; empty if it is not well-formed."""
-    match = _fitting(_REQUESTED, request.type, request.package)
+    """Return the normalized name of the package; empty if it is not well-formed."""
+    match = _match(_REQUESTED, request.type, request.package)
     return "" if match is None else _listed(request.type, match).name
 
 
-def check(request: InstallRequest, lists: AllowlistConfig) -> Answer:
-    """Hold a request against its list; the first line that fits decides."""
-    ecosystem, package = request.type, request.package
-    match = _fitting(_REQUESTED, ecosystem, package)
-    if match is None:
-        return Answer(reason="it is no plain name of a package, with a version at most")
-    allowlist = lists.of(ecosystem)
-    wanted = _listed(ecosystem, match)
-    namesakes = [
-        entry for entry in (allowlist.entries if allowlist else ()) if entry.name == wanted.name
-    ]
+def check(request: InstallRequest, lists: AllowlistConfig) -> ListVerdict:
+    """Check a request against its list; the first line that matches decides."""
+    wanted, namesakes = _namesakes(request, lists)
+    if wanted is None:
+        return ListVerdict(reason="it is not a plain package name with an optional version")
     for entry in namesakes:
-        if entry.version in ("", wanted.version):
-            return Answer(package)
+        if entry.version in (wanted.version, _ANY_VERSION[request.type]):
+            return ListVerdict(request.package)
         if not wanted.version:
-            return Answer(package + entry.version)
+            return ListVerdict(request.package + entry.version)
     if namesakes:
         versions = ", ".join(entry.name + entry.version for entry in namesakes)
-        return Answer(reason=f"the list has only {versions}")
-    return Answer(reason="it is not on the list")
+        return ListVerdict(reason=f"the list has only {versions}")
+    return ListVerdict(reason="it is not on the list")
 
 
-def _fitting(
+def check_dependency(request: InstallRequest, lists: AllowlistConfig) -> ListVerdict:
+    """Check an entry of a project's manifest, which says which versions the project works with.
+
+    So a line without a version allows all of them. A line with a version must be repeated.
+    """
+    wanted, namesakes = _namesakes(request, lists)
+    if wanted is not None and any(not entry.version for entry in namesakes):
+        return ListVerdict(request.package)
+    verdict = check(request, lists)
+    if verdict and verdict.wanted != request.package:
+        return ListVerdict(reason=f"the list has only {verdict.wanted}")
+    return verdict
+
+
+def _namesakes(
+    request: InstallRequest, lists: AllowlistConfig
+) -> tuple[ListedPackage | None, Sequence[ListedPackage]]:
+    """Return what is requested, and the lines with its name; None if it is not well-formed."""
+    match = _match(_REQUESTED, request.type, request.package)
+    if match is None:
+        return None, ()
+    wanted = _listed(request.type, match)
+    allowlist = lists.of(request.type)
+    entries = allowlist.entries if allowlist else ()
+    return wanted, [entry for entry in entries if entry.name == wanted.name]
+
+
+def _match(
     forms: Mapping[Ecosystem, re.Pattern[str]], ecosystem: Ecosystem, text: str
 ) -> re.Match[str] | None:
     if len(text) > LONGEST or (ecosystem != "apt" and _ARCHIVE.fullmatch(text)):
@@ -160,8 +189,8 @@ def _fitting(
     return forms[ecosystem].fullmatch(text)
 
 
-def _listed(ecosystem: Ecosystem, match: re.Match[str]) -> Listed:
+def _listed(ecosystem: Ecosystem, match: re.Match[str]) -> ListedPackage:
     name, version = match["name"], match["version"]
     if ecosystem == "pip":  # PEP 503: one name has many spellings.
-        return Listed(re.sub(r"[-_.]+", "-", name).lower(), version.lower())
-    return Listed(name, version)
+        return ListedPackage(re.sub(r"[-_.]+", "-", name).lower(), version.lower())
+    return ListedPackage(name, version)

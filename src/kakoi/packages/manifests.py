@@ -1,44 +1,44 @@
-"""What a project's own files ask for, held against the lists entry by entry. Pure.
+"""A project's own manifests, checked against the lists entry by entry. Pure.
 
-Where only listed packages may be installed, a manifest is installed as a whole or not at all. Lock
-files are not read: a package manager takes whatever they name.
+If only listed packages can be installed, a manifest is installed as a whole or not at all. Lock
+files are not read: a package manager would take whatever they name.
 
-pip reads a requirements file by rules of its own: the encoding that a comment names, variables,
-other files. So it is never given the project's file, but `Manifest.lines`: plain ASCII, and nothing
-that was not checked. npm reads package.json itself; a file that two readers could
-understand in two ways is refused.
+pip reads more from a requirements file than packages (the encoding in a comment, variables, other
+files), and npm obeys more of a package.json than its dependencies. So neither gets the project's
+file but `Manifest.text`: plain ASCII, and nothing that was not checked. A package.json that two
+parsers could read differently is refused.
 """
 
 import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
-from kakoi.packages.allowlist import AllowlistConfig, Ecosystem, InstallRequest, check
+from kakoi._support.late import dataclass, pattern
+from kakoi.packages.allowlist import AllowlistConfig, Ecosystem, InstallRequest, check_dependency
 
-# Name of a file → the type of its packages.
+# File name → type of its packages.
 MANIFESTS: Final[dict[str, Ecosystem]] = {"requirements.txt": "pip", "package.json": "npm"}
 _INSTALLED: Final = (
     *("dependencies", "devDependencies", "optionalDependencies", "peerDependencies"),
 )
-# What puts other packages in the place of those.
+# Sections that replace packages by others.
 _ELSEWHERE: Final = (
     *("overrides", "resolutions", "workspaces", "bundleDependencies", "bundledDependencies"),
 )
-_COMMENT: Final = re.compile(r"(^|\s+)#.*$")
-_HASH: Final = re.compile(r"\s(--hash=\w+:\w+)", re.ASCII)
-_AROUND: Final = re.compile(r"\s*(===|==|~=|!=|<=|>=|<|>|,)\s*")
-_MARKER: Final = re.compile(r"[A-Za-z0-9_.,'\"<>=!~()+* -]*")
+_COMMENT: Final = pattern(r"(^|\s+)#.*$")
+_HASH: Final = pattern(r"\s(--hash=\w+:\w+)", re.ASCII)
+_AROUND: Final = pattern(r"\s*(===|==|~=|!=|<=|>=|<|>|,)\s*")
+_MARKER: Final = pattern(r"[A-Za-z0-9_.,'\"<>=!~()+* -]*")
 # As in PEP 263: pip decodes a whole file by such a comment in one of its first two lines.
-_COOKIE: Final = re.compile(rb"coding[:=]\s*([-\w.]+)")
+_COOKIE: Final = pattern(rb"coding[:=]\s*([-\w.]+)")
 _UTF_8: Final = (b"utf-8", b"utf8", b"utf_8", b"ascii", b"us-ascii")
 
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """An entry that may not be installed, and why."""
+    """An entry that is not allowed, and why."""
 
     entry: str
     reason: str
@@ -46,25 +46,31 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A file that was read. `lines`: what pip is given in place of a requirements file."""
+    """A parsed manifest. `text`: what the package manager gets instead of the file."""
 
     objections: tuple[Objection, ...] = ()
-    lines: tuple[str, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """`text` is held against the list; `line` is what a package manager is given for it."""
+    """An entry: `text` is checked against the list; the package manager gets the rest.
+
+    `line`: in a requirements file. `section`, `name`, `version`: in a package.json.
+    """
 
     text: str
     line: str = ""
+    section: str = ""
+    name: str = ""
+    version: str = ""
 
 
 def check_manifest(name: str, data: bytes, lists: AllowlistConfig) -> Manifest:
-    """What is wrong with a file of this name; no objection, if all of it may be installed."""
+    """Check a file of this name; there are no objections if all of it can be installed."""
     kind = MANIFESTS.get(name)
     if kind is None:
-        return Manifest((Objection(name, "nobody here can read such a file"),))
+        return Manifest((Objection(name, "this kind of file is not supported"),))
     try:
         entries = list(_python_entries(data) if kind == "pip" else _node_entries(data))
     except (ValueError, RecursionError):
@@ -74,29 +80,39 @@ def check_manifest(name: str, data: bytes, lists: AllowlistConfig) -> Manifest:
         for entry in entries
         if (why := _objection(kind, entry.text, lists))
     ]
-    return Manifest(tuple(objections), () if objections else tuple(each.line for each in entries))
+    if objections:
+        return Manifest(tuple(objections))
+    return Manifest(text=_as_requirements(entries) if kind == "pip" else _as_package(entries))
+
+
+def _as_requirements(entries: Iterable[_Entry]) -> str:
+    return "".join(f"{each.line}\n" for each in entries)
+
+
+def _as_package(entries: Iterable[_Entry]) -> str:
+    found: dict[str, Any] = {"private": True}
+    for each in entries:
+        found.setdefault(each.section, {})[each.name] = each.version
+    return json.dumps(found)
 
 
 def _objection(kind: Ecosystem, entry: str, lists: AllowlistConfig) -> str:
-    answer = check(InstallRequest(kind, entry), lists)
-    if answer and answer.wanted != entry:
-        return f"the list has only {answer.wanted}"
-    return answer.reason
+    return check_dependency(InstallRequest(kind, entry), lists).reason
 
 
 def _python_entries(data: bytes) -> Iterator[_Entry]:
-    """The requirements; a line with options is an entry that no list has."""
+    """Yield the requirements; a line with options is an entry that is on no list."""
     _check_encoding(data)
     for line in _joined(data.removeprefix(codecs.BOM_UTF8).decode("utf-8")):
-        # One space for many: the patterns take very long over a line of nothing else.
-        said = _COMMENT.sub("", " ".join(line.split()))
-        entry, marker = _HASH.sub("", said).strip(), ""
+        # Collapse spaces: the patterns are very slow on a line of nothing else.
+        requirement = _COMMENT.sub("", " ".join(line.split()))
+        entry, marker = _HASH.sub("", requirement).strip(), ""
         if not re.search(r"(^|\s)-", entry) and _MARKER.fullmatch(entry.partition(";")[2]):
-            before, _, marker = entry.partition(";")  # A marker says when, not what.
+            before, _, marker = entry.partition(";")  # A marker only says when to install.
             entry = before.strip() or entry
         if entry:
             text = _AROUND.sub(r"\1", re.sub(r"\s*(\[[^][]*\])\s*", r"\1", entry))
-            yield _Entry(text, _requirement(text, marker.strip(), _HASH.findall(said)))
+            yield _Entry(text, _requirement(text, marker.strip(), _HASH.findall(requirement)))
 
 
 def _requirement(entry: str, marker: str, hashes: Iterable[str]) -> str:
@@ -104,7 +120,7 @@ def _requirement(entry: str, marker: str, hashes: Iterable[str]) -> str:
 
 
 def _check_encoding(data: bytes) -> None:
-    """ValueError if a comment names an encoding in which the same bytes say something else."""
+    """Raise ValueError if a comment names an encoding that gives the bytes another meaning."""
     for line in data.removeprefix(codecs.BOM_UTF8).split(b"\n")[:2]:
         named = _COOKIE.search(line) if line.startswith(b"#") else None
         if named and named[1].lower() not in _UTF_8:
@@ -112,7 +128,7 @@ def _check_encoding(data: bytes) -> None:
 
 
 def _joined(text: str) -> Iterator[str]:
-    """The lines as pip puts them together: any end of a line counts, and a comment ends, too."""
+    """Yield the lines as pip joins them: any line end counts, and a comment ends a joined line."""
     begun = ""
     for line in text.splitlines():
         is_comment = _COMMENT.match(line) is not None
@@ -125,7 +141,7 @@ def _joined(text: str) -> Iterator[str]:
 
 
 def _node_entries(data: bytes) -> Iterator[_Entry]:
-    """The dependencies as `name@version`; what is no text is no entry that a list has."""
+    """Yield the dependencies as `name@version`; a version that is not text is on no list."""
     manifest = json.loads(
         data.decode("utf-8"), object_pairs_hook=_without_doubles, parse_constant=_refuse
     )
@@ -135,19 +151,20 @@ def _node_entries(data: bytes) -> Iterator[_Entry]:
     for section in _INSTALLED:
         found = manifest.get(section) or {}
         if not isinstance(found, dict):
-            raise ValueError(f"{section} is no object")
+            raise ValueError(f"{section} is not an object")
         for name, version in found.items():
-            said = version if isinstance(version, str) else f" {version!r}"
-            yield _Entry(f"{name}@{said}" if said else name)
+            wanted = version if isinstance(version, str) else f" {version!r}"
+            text = f"{name}@{wanted}" if wanted else name
+            yield _Entry(text, section=section, name=name, version=wanted)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """ValueError for keys of which readers disagree: one that is there twice, or `__proto__`."""
+    """Raise ValueError for keys that parsers treat differently: duplicates, and `__proto__`."""
     found = dict(pairs)
     if len(found) != len(pairs) or "__proto__" in found:
-        raise ValueError("a key is there twice")
+        raise ValueError("duplicate key")
     return found
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")

@@ -1,12 +1,14 @@
-"""Installs a Python package into a virtual environment of a project, and runs nothing of either.
+"""Installs Python packages into a project's virtual environment, without running code of either.
 
-Runs inside of the sandbox, `python3 -I - VENV WORK PACKAGE` with this text as its input, where WORK
-is an empty folder. Standard library only, Python >= 3.8.
+Runs inside the sandbox as `python3 -I - VENV WORK WORD...`, with this text as its stdin. WORK is an
+empty folder, and each WORD is an argument of `pip download`: a package, or `-r` and a requirements
+file. If VENV is empty, pip decides where to install for this user. Standard library only,
+Python >= 3.8.
 
 A project can put anything into its environment: another pip, settings that name another index,
-modules that are run when Python starts. So a pip of our own downloads the package and all that it
-depends on, as wheels, and puts them where they belong. No program is started by it: installing a
-source distribution would run its code. On success it prints a name and a version on each line.
+modules that run when Python starts. So a trusted pip downloads the package and all its dependencies
+as wheels, and installs them. It starts no program, because installing a source distribution would
+run its code. On success this prints one name and version per line.
 """
 
 from __future__ import annotations
@@ -24,9 +26,25 @@ _MOST_MEMORY = 1024**3
 _MOST_METADATA = 1024**2
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _PARTS = 5  # NAME-VERSION-PYTHON-ABI-PLATFORM.whl
-_COMMON = ["--isolated", "--no-input", "--disable-pip-version-check", "--no-cache-dir"]
-# pip, which must start nothing. With a folder of packages, it works for the environment that these
-# belong to: it can list and replace them, but imports none.
+_COMMON = ["--isolated", "--no-input", "--disable-pip-version-check"]
+_LOCAL = ["--no-index", "--no-deps", "--no-warn-script-location"]
+# Prints the wheels that `venv` installs, one path per line; nothing unless it finds all of them.
+_BUNDLED = """
+import glob, os, sys
+try:
+    import ensurepip
+except ImportError:
+    sys.exit()
+names = ["pip"] if sys.version_info >= (3, 12) else ["pip", "setuptools"]
+own = os.path.join(os.path.dirname(ensurepip.__file__), "_bundled")
+for folder in (own, "/usr/share/python-wheels"):
+    found = [glob.glob(os.path.join(folder, name + "-*.whl")) for name in names]
+    if all(len(each) == 1 for each in found):
+        print("\\n".join(each[0] for each in found))
+        break
+"""
+# Runs pip, which must not start any program. With a site-packages folder, pip works on that
+# environment: it can list and replace its packages, but imports none of them.
 PIP_PROGRAM = """
 import errno, importlib.machinery, os, runpy, sys
 PROGRAMS = ("subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "pty.")
@@ -55,27 +73,33 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 
 class Refused(Exception):
-    """Why nothing was installed."""
+    """Nothing was installed; the message says why."""
 
 
-def main(venv: str, work: str, package: str) -> None:
-    """Install `package` and say what came with it."""
+def main(venv: str, work: str, *wanted: str) -> None:
+    """Install the packages and print everything that was installed."""
     _limit()
-    python = _python_for(venv)
-    tool = _python_with_pip(python, venv, work)
-    site = _packages_of(venv, python)
     wheels = os.path.join(work, "wheels")
-    download = ["--progress-bar", "off", "--only-binary", ":all:", "--dest", wheels, package]
-    _run_pip(tool, ["", ""], ["download", *_COMMON, *download])
+    os.mkdir(wheels)  # pip does not create it if there is nothing to download.
+    download = ["--progress-bar", "off", "--only-binary", ":all:", "--dest", wheels, *wanted]
+    python = _python_for(venv) if venv else sys.executable
+    tool = _python_with_pip(python, venv, work) if venv else python
+    target = [venv, _packages_of(venv, python) if venv else ""]
+    _run_pip([tool, "-I"], ["", ""], ["download", *_COMMON, *download])
     files = [os.path.join(wheels, each) for each in sorted(os.listdir(wheels))]
     came = [_name_and_version(each) for each in files]
-    local = ["--no-index", "--no-deps", "--force-reinstall", "--no-warn-script-location"]
-    _run_pip(tool, [venv, site], ["install", *_COMMON, *local, *files], PIP_CONFIG_FILE=os.devnull)
+    if files and venv:
+        words = ["install", *_COMMON, *_LOCAL, "--force-reinstall", *files]
+        _run_pip([tool, "-I"], target, words, PIP_CONFIG_FILE=os.devnull)
+    elif files:
+        # Not `-I`: in isolated mode, or without the image's settings, pip would not know where to
+        # install.
+        _run_pip([tool, "-E"], target, ["install", *_COMMON, *_LOCAL, *files])
     sys.stdout.writelines(f"{name} {version}\n" for name, version in came)
 
 
 def _name_and_version(wheel: str) -> tuple[str, str]:
-    """As its file is called; refused if it says that it is another package."""
+    """Return them from the file name. Refused: the metadata names another package."""
     called = os.path.basename(wheel).split("-")
     if not wheel.endswith(".whl") or len(called) < _PARTS:
         raise Refused(f"{os.path.basename(wheel)} is not a wheel")
@@ -92,7 +116,7 @@ def _name_and_version(wheel: str) -> tuple[str, str]:
 
 
 def _python_for(venv: str) -> str:
-    """The Python that an environment was made with, if the project has not brought it along."""
+    """Return the Python that the environment was created with. Refused: the project provides it."""
     if not os.path.lexists(venv):
         return sys.executable
     if os.path.islink(venv) or not os.path.isfile(os.path.join(venv, "pyvenv.cfg")):
@@ -107,15 +131,31 @@ def _python_for(venv: str) -> str:
 
 
 def _python_with_pip(python: str, venv: str, work: str) -> str:
-    """A Python with a pip that no project has had its hands on."""
-    if not os.path.lexists(venv):
-        made = venv  # It is new, and so still as we made it.
-    elif _is_done([python, "-I", "-c", "import pip"]):
+    """Return a Python with a pip that no project can have modified. Creates `venv` if missing."""
+    has_pip = _is_done([python, "-I", "-c", "import pip"])
+    is_new = not os.path.lexists(venv)
+    if has_pip and (not is_new or _make_from_wheels(python, venv)):
         return python
-    else:
-        made = os.path.join(work, "tool")
-    _run([python, "-I", "-m", "venv", made], doing="making a virtual environment")
+    made = venv if is_new else os.path.join(work, "tool")
+    _run([python, "-I", "-m", "venv", made], doing="creating a virtual environment")
     return os.path.join(made, "bin", "python")
+
+
+def _make_from_wheels(python: str, venv: str) -> bool:
+    """Create the environment with the packages that `venv` would put into it.
+
+    Without byte code, because compiling it takes three of the four seconds that `venv` needs.
+    False: the wheels of these packages were not found, and nothing was created.
+    """
+    found = _run([python, "-I", "-c", _BUNDLED], doing="looking for pip").splitlines()
+    if not found:
+        return False
+    _run(
+        [python, "-I", "-m", "venv", "--without-pip", venv], doing="creating a virtual environment"
+    )
+    words = ["install", *_COMMON, *_LOCAL, "--no-compile", *found]
+    _run_pip([python, "-I"], [venv, _packages_of(venv, python)], words, PIP_CONFIG_FILE=os.devnull)
+    return True
 
 
 def _packages_of(venv: str, python: str) -> str:
@@ -131,8 +171,8 @@ def _packages_of(venv: str, python: str) -> str:
     return site
 
 
-def _run_pip(tool: str, place: list[str], words: list[str], **env: str) -> None:
-    argv = [tool, "-I", "-B", "-c", PIP_PROGRAM, *place, *words]
+def _run_pip(start: list[str], target: list[str], words: list[str], **env: str) -> None:
+    argv = [*start, "-B", "-c", PIP_PROGRAM, *target, *words]
     _run(argv, doing="pip", **env)
 
 
@@ -149,15 +189,15 @@ def _run(argv: list[str], *, doing: str, **env: str) -> str:
         capture_output=True,
         check=False,
     )
-    said = done.stderr.decode("utf-8", "replace")[-64 * 1024 :]
+    stderr = done.stderr.decode("utf-8", "replace")[-64 * 1024 :]
     if done.returncode != 0:
         output = done.stdout.decode("utf-8", "replace")[-4096:]
-        raise Refused(f"{doing} failed: {said.strip() or output.strip()}")
+        raise Refused(f"{doing} failed: {stderr.strip() or output.strip()}")
     return done.stdout[-64 * 1024 :].decode("utf-8", "replace")
 
 
 def _limit() -> None:
-    """No answer of an index fills the disk or the memory, also where there is no other limit."""
+    """Stop an index from filling the disk or memory, even where no other limit applies."""
     limits = ((resource.RLIMIT_FSIZE, _LARGEST_FILE), (resource.RLIMIT_DATA, _MOST_MEMORY))
     for kind, most in limits:
         _, hard = resource.getrlimit(kind)

@@ -1,1 +1,4 @@
-"""May it run?  Shell text in, a Decision out; nothing here touches files, clock or environment."""
+"""May it run?  Shell text in, a Decision out.
+
+Nothing here touches files, clock or environment, but for the data that is shipped.
+"""

@@ -6,12 +6,13 @@ for what their arguments do. Verdicts join by severity: deny > ask > allow.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from kakoi.policy.programs import Invocation
+from kakoi._support.late import dataclass
+from kakoi.policy.effects.programs import Invocation
 
 _LONGEST_MATCHED: Final = 4096
 
@@ -30,8 +31,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A command on the list. Hidden ones are allowed without being advertised in the prompt."""
+class AllowlistEntry:
+    """A command on the list. One without a category is not shown in the prompt.
+
+    `confined`: its verdict where a sandbox stands behind the command, if that is another one.
+    """
 
     command: str
     verdict: Verdict = Verdict.ALLOW
@@ -39,15 +43,22 @@ class Entry:
     reason: str = ""
     hint: str = ""
     origin: str = ""
+    confined: Verdict | None = None
+
+    def verdict_where(self, *, confined: bool) -> Verdict:
+        """Return the verdict; `confined`: a sandbox stands behind the command."""
+        return self.confined if confined and self.confined is not None else self.verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition with a verdict. Every condition that is given must hold.
+    """Conditions with a verdict. Every condition that is set must hold.
 
-    `commands` are names such as `git push`; `effects` are words of programs.py; `flags` are
-    options in any spelling; `operands` are patterns, of which one must match a whole operand.
-    `reason` is written for the reader of the refusal and `hint` names the way out.
+    `commands` are names such as `git push`; `effects` are kinds of `Effect`; `flags` are options in
+    any spelling; `operands` are patterns, one of which must match a whole operand. `reason` is
+    written for the reader of the refusal, and `hint` says what to do instead. `confined` is the
+    verdict where a sandbox stands behind the command, if that is another one. `spares` are names
+    such as `apt list` that the rule does not apply to.
     """
 
     id: str
@@ -61,23 +72,31 @@ class Rule:
     match: tuple[str, ...] = ()
     not_match: tuple[str, ...] = ()
     origin: str = ""
+    confined: Verdict | None = None
+    spares: frozenset[str] = frozenset()
+
+    def verdict_where(self, *, confined: bool) -> Verdict:
+        """Return the verdict; `confined`: a sandbox stands behind the command."""
+        return self.confined if confined and self.confined is not None else self.verdict
 
     def applies_to(self, invocation: Invocation) -> bool:
-        """Whether the command, its options and its operands are the ones meant."""
+        """Whether the command, its options and its operands match."""
         if self.commands and self.commands.isdisjoint(invocation.names):
+            return False
+        if not self.spares.isdisjoint(invocation.names):
             return False
         arguments = invocation.arguments
         if self.flags and arguments.named(*self.flags) is None:
             return False
         return not self.operands or any(
-            # Nobody types so long an operand, and a pattern could take minutes over it.
+            # No one types an operand this long, and a pattern could take minutes on it.
             len(word.shown) > _LONGEST_MATCHED or re.fullmatch(pattern, word.shown)
             for pattern in self.operands
             for word in arguments.operands
         )
 
     def catches(self, effect: str, invocation: Invocation | None) -> bool:
-        """Whether `effect` of `invocation` (None: of the shell itself) falls under this rule."""
+        """Whether this rule applies to `effect` of `invocation` (None: of the shell itself)."""
         if effect not in self.effects:
             return False
         if invocation is None:
@@ -87,19 +106,36 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """What may run. `roots` are the directories it may write; none means the one it runs in."""
+    """What may run.
+
+    `roots`: the directories it may write; none means the working directory.
+    `any_command`: a program does not have to be on the list.
+    `unreadable`: the verdict on a text that cannot be parsed.
+    `rules_for_all`: rules whose verdict is on every command and file access; without conditions.
+    `directories`: the directories below which commands may work; None means anywhere.
+    `trusts_sandbox`: where a sandbox stands behind a command, the verdicts for that hold.
+    """
 
     name: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, AllowlistEntry]
     rules: tuple[Rule, ...]
     roots: tuple[str, ...] = ()
     block_patterns: tuple[str, ...] = ()
     any_command: bool = False
+    unreadable: Verdict = Verdict.DENY
     origins: tuple[str, ...] = field(default=())
+    rules_for_all: tuple[Rule, ...] = ()
+    directories: tuple[str, ...] | None = None
+    trusts_sandbox: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is refused unless a rule was added that refuses it."""
+        return self.any_command and self.unreadable is Verdict.ALLOW
 
     @cached_property
     def rules_by_effect(self) -> Mapping[str, tuple[Rule, ...]]:
-        """The rules that speak of an effect, by that effect."""
+        """The rules with an effect, by effect."""
         by_effect: dict[str, list[Rule]] = {}
         for rule in self.rules:
             for effect in rule.effects:
@@ -108,7 +144,7 @@ class Policy:
 
     @cached_property
     def rules_by_program(self) -> Mapping[str, tuple[Rule, ...]]:
-        """The rules without an effect, by the program of the commands they name."""
+        """The rules without an effect, by the programs of their commands."""
         by_program: dict[str, list[Rule]] = {}
         for rule in self.rules:
             if not rule.effects:
@@ -118,42 +154,46 @@ class Policy:
 
     @cached_property
     def programs(self) -> frozenset[str]:
-        """Every program that an entry or a rule knows by name."""
+        """Every program that an entry or a rule names."""
         named = (*self.entries, *(c for rule in self.rules for c in rule.commands))
         return frozenset(name.split()[0] for name in named)
 
     def runnable_programs(self) -> frozenset[str] | None:
-        """The programs that may run in some way, asked for or not; None: any may.
+        """Return the programs that may run in some form, asked for or not; None means any program.
 
-        One that a rule denies whatever its arguments is none of them.
+        A program that a rule denies whatever its arguments is not included.
         """
         if self.any_command:
             return None
         listed = {
             name.split()[0]
             for name, entry in self.entries.items()
-            if entry.verdict is not Verdict.DENY
+            if not entry.verdict is entry.verdict_where(confined=True) is Verdict.DENY
         }
-        denied = {
+        return frozenset(listed - self.denied_programs)
+
+    @cached_property
+    def denied_programs(self) -> frozenset[str]:
+        """Programs that a rule denies whatever their arguments are."""
+        return frozenset(
             name
             for rule in self.rules
             if rule.verdict is Verdict.DENY and not (rule.effects or rule.flags or rule.operands)
             for name in rule.commands
-        }
-        return frozenset(listed - denied)
+        )
 
     @cached_property
     def programs_with_subcommands(self) -> frozenset[str]:
-        """Programs of which an entry or a rule names a subcommand."""
-        named = (*self.entries, *(c for rule in self.rules for c in rule.commands))
+        """Programs with a subcommand that an entry or a rule names."""
+        named = (*self.entries, *(c for rule in self.rules for c in (*rule.commands, *rule.spares)))
         return frozenset(name.split()[0] for name in named if " " in name)
 
     def only_shows_itself(self, invocation: Invocation) -> bool:
-        """`git --version`: subcommands are on the list, and none is given, so nothing is done."""
+        """`git --version`: its subcommands are on the list and it has none, so it does nothing."""
         return not invocation.subcommand and invocation.program in self.programs_with_subcommands
 
-    def entry(self, names: tuple[str, ...]) -> Entry | None:
-        """The most exact entry for one of these names."""
+    def entry(self, names: tuple[str, ...]) -> AllowlistEntry | None:
+        """Return the most exact entry for one of these names, or None."""
         for name in names:
             found = self.entries.get(name)
             if found is not None:

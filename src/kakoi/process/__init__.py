@@ -1,8 +1,8 @@
-"""HOW DOES A PROCESS START?  Only here: `spawn` for anything, `run_filter` for our own parser."""
+"""The only package that starts processes: `spawn` for any program, `run_filter` for our parser."""
 
 from kakoi.process.filter import FilterResult, run_filter
 
-# Type checkers know this name and take it for true; `typing` itself is not needed here.
+# Type checkers treat this name as true, so `typing` need not be imported.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kakoi.process.executor import ProcessExecutor
@@ -17,7 +17,7 @@ __all__ = [
     "run_filter",
 ]
 
-# Hidden from type checkers: they would take it to mean that every name exists.
+# Hidden from type checkers: with a module `__getattr__`, they would accept any name.
 if not TYPE_CHECKING:
     _HOMES = {
         "ProcessExecutor": "kakoi.process.executor",
@@ -27,7 +27,7 @@ if not TYPE_CHECKING:
     }
 
     def __getattr__(name: str) -> object:
-        """Load the rest on first use (PEP 562): judging a command needs the filter only."""
+        """Load the rest on first use (PEP 562): judging a command needs only the filter."""
         if name not in _HOMES:
             raise AttributeError(f"module 'kakoi.process' has no attribute {name!r}")
         from importlib import import_module

@@ -1,10 +1,10 @@
-"""ProcessExecutor: starts a program under a keeper and returns when all of it is over.
+"""ProcessExecutor: starts a program under a keeper and returns when all its processes have ended.
 
-    spawn ──line── keeper.py ── the program ── whatever it starts
+    spawn ──line── keeper.py ── the program ── its descendants
 
-The keeper starts the program on the pipes that are made here, keeps the time limit, ends everything
-below itself on every way out, writes one record on the line and exits (see keeper.py). This side
-moves bytes and waits for the keeper to be gone; it never blocks the event loop.
+The keeper starts the program on the pipes created here, enforces the timeout, always ends every
+process below itself, writes one record to the line and exits (see keeper.py). This side moves bytes
+and waits until the keeper has exited. It never blocks the event loop.
 """
 
 import contextlib
@@ -14,8 +14,9 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
+from kakoi._support.redact import redact
 from kakoi.errors import ExecutionError, ExecutionTimeoutError, KakoiError
-from kakoi.process.keeping import Kept, Record, Streams, encode_request
+from kakoi.process.keeper_client import KeeperProcess, KeeperRecord, Streams, encode_request
 from kakoi.process.options import (
     ProcessResult,
     SpawnOptions,
@@ -27,7 +28,6 @@ from kakoi.process.options import (
     encode_stdin,
 )
 from kakoi.process.stream import Launch, ProcessStream
-from kakoi.redact import redact
 from kakoi.results import Capture, Reason
 
 _LOG = logging.getLogger(__name__)
@@ -35,12 +35,12 @@ _DEFAULTS = SpawnOptions()
 
 
 class ProcessExecutor:
-    """Starts programs, argv only, and ends everything that they started.
+    """Starts programs from an argv, without a shell, and ends every process they started.
 
-    `base_env` is the environment that every program gets; `base_environment(os.environ)` is the
-    harmless part of ours. Without it there is the system's usual PATH, HOME, USER and LANG.
-    `grace_s` is how long after a limit or a cancellation the keeper may stay silent before it is
-    given help from outside: its program may have stopped it.
+    `base_env` is the environment that every program gets; `base_environment(os.environ)` returns
+    the harmless part of ours. Without it, programs get the system's default PATH, HOME, USER and
+    LANG. `grace_s` is how long to wait for the keeper's record after a timeout or a cancellation
+    before helping it from outside: its program may have stopped it.
     """
 
     def __init__(self, *, base_env: Mapping[str, str] | None = None, grace_s: float = 2.0) -> None:
@@ -52,14 +52,15 @@ class ProcessExecutor:
     async def spawn(
         self, command: str, args: Sequence[str] = (), options: SpawnOptions = _DEFAULTS
     ) -> ProcessResult:
-        """Run `command`, looked up on the PATH of its own environment, with `args`; no shell.
+        """Run `command` with `args`, without a shell. It is looked up on PATH of its environment.
 
-        Returns as soon as the program itself exits, with all it wrote until then. Whenever this
-        returns or raises, nothing that the program started is running any more.
+        Returns as soon as the program itself exits, with all output written until then. When this
+        returns or raises, no process that the program started is still running, unless an error
+        below says so.
 
-        ExecutionTimeoutError: the time was up; `details` has the partial `stdout` and `stderr`.
-        ExecutionError: it could not be started, or its end could not be made certain.
-        ConfigurationError: what was asked for makes no sense; nothing was started.
+        ExecutionTimeoutError: the timeout expired; `details` has the partial `stdout` and `stderr`.
+        ExecutionError: it could not be started, or some of its processes may still be running.
+        ConfigurationError: an argument is invalid; nothing was started.
         """
         request = self._request(command, args, options)
         streams = Streams(
@@ -68,7 +69,7 @@ class ProcessExecutor:
             Capture(options.max_output_bytes) if options.stderr == "pipe" else None,
         )
         timeout_s = None if options.timeout is None else options.timeout / 1000
-        kept = Kept(request, streams, timeout_s=timeout_s, grace_s=self._grace_s)
+        kept = KeeperProcess(request, streams, timeout_s=timeout_s, grace_s=self._grace_s)
         with contextlib.closing(kept):
             record = await kept.end()
         stdout = streams.stdout or Capture(0)
@@ -76,13 +77,13 @@ class ProcessExecutor:
         if record is None or record.kind not in ("exited", "signalled") or record.survivors:
             partial = {"command": command, "stdout": stdout.text(), "stderr": stderr.text()}
             failure = _failure(options, record, partial, overdue=kept.overdue)
-            # Not an error to everyone: it is how one finds out that a program is not there.
+            # At level INFO: some callers start a program only to find out whether it is installed.
             _LOG.info("%s", redact(str(failure)))
             raise failure
         return _result(record, stdout, stderr)
 
     def stream(self, launch: Launch) -> ProcessStream:
-        """Start a program that stays, and open a stream to it. Whoever asks must `end` it."""
+        """Start a long-running program and open a stream to it. The caller must `end` it."""
         return ProcessStream(launch)
 
     def _request(self, command: str, args: Sequence[str], options: SpawnOptions) -> bytes:
@@ -95,7 +96,7 @@ class ProcessExecutor:
         )
 
 
-def _result(record: Record, stdout: Capture, stderr: Capture) -> ProcessResult:
+def _result(record: KeeperRecord, stdout: Capture, stderr: Capture) -> ProcessResult:
     signal = record.number if record.kind == "signalled" else None
     return ProcessResult(
         stdout=stdout.text(),
@@ -114,9 +115,9 @@ def _result(record: Record, stdout: Capture, stderr: Capture) -> ProcessResult:
 
 
 def _failure(
-    options: SpawnOptions, record: Record | None, partial: Mapping[str, str], *, overdue: bool
+    options: SpawnOptions, record: KeeperRecord | None, partial: Mapping[str, str], *, overdue: bool
 ) -> KakoiError:
-    """Who failed, in words: the program its limit, the caller a start, or we our promise."""
+    """Return the error that says who failed: the program, the caller, or kakoi."""
     name = redact(partial["command"])
     if record is not None and record.kind.startswith("no_"):
         return _never_started(name, options, record)
@@ -128,7 +129,7 @@ def _failure(
             f"`{name}` ran longer than {options.timeout} ms"
             + ("" if certain else "; what it started may still be running"),
             details={**partial, "timeout": options.timeout, "survivors": survivors},
-            hint="give it more time, or less to do",
+            hint="raise the timeout, or give the program less to do",
         )
     if survivors:
         return ExecutionError(
@@ -140,7 +141,7 @@ def _failure(
         return ExecutionError(
             f"the keepers of `{name}` were killed; what it started may still be running",
             details=partial,
-            hint="look for its processes; a program that does this belongs into a sandbox",
+            hint="look for its processes; run such a program in a sandbox",
         )
     return ExecutionError(
         f"a keeper of `{name}` was killed, and everything below it was ended",
@@ -152,7 +153,7 @@ def _failure(
 _UNSTARTABLE = {
     ("no_cwd", errno.ENOENT): ("does not exist", "create it first"),
     ("no_cwd", errno.ENOTDIR): ("is not a directory", ""),
-    ("no_cwd", errno.EACCES): ("may not be entered by this user", ""),
+    ("no_cwd", errno.EACCES): ("cannot be entered by this user", ""),
     ("no_program", errno.ENOENT): (
         "was not found on PATH",
         "install it, give its full path, or set PATH in `env`",
@@ -160,7 +161,7 @@ _UNSTARTABLE = {
     ("no_program", errno.EACCES): ("is on PATH but not executable", "chmod +x it"),
     ("no_start", errno.ENOENT): (
         "does not exist, or the interpreter on its first line does not",
-        "look at the path, and at the line that begins with #!",
+        "check the path, and the line that begins with #!",
     ),
     ("no_start", errno.EACCES): ("is not an executable file", "chmod +x it"),
     ("no_start", errno.ENOEXEC): (
@@ -168,13 +169,13 @@ _UNSTARTABLE = {
         "a script needs a first line such as #!/bin/sh, or its interpreter as the command",
     ),
     ("no_start", errno.E2BIG): (
-        "was given more arguments and environment than the system takes",
+        "has more arguments and environment than the system accepts",
         "pass long input on stdin or in a file",
     ),
 }
 
 
-def _never_started(name: str, options: SpawnOptions, record: Record) -> ExecutionError:
+def _never_started(name: str, options: SpawnOptions, record: KeeperRecord) -> ExecutionError:
     what = f"the working directory `{options.cwd}`" if record.kind == "no_cwd" else f"`{name}`"
     why, hint = _UNSTARTABLE.get((record.kind, record.number), (os.strerror(record.number), ""))
     return ExecutionError(

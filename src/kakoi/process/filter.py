@@ -1,7 +1,7 @@
 """Run a trusted leaf program on bytes, blocking, at close to the bare cost of starting it.
 
-For our own tools only (the shell parser), on a hot path: no keeper stands above the program, so
-it must be one that starts nothing itself. Everything else goes through `ProcessExecutor`.
+Only for our own tools on a hot path (the shell parser): the program has no keeper above it, so it
+must not start any process itself. Everything else goes through `ProcessExecutor`.
 """
 
 import contextlib
@@ -12,22 +12,22 @@ import select
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from kakoi._support.late import dataclass
 from kakoi.errors import ConfigurationError, ExecutionError
 
 _CHUNK_BYTES = 64 * 1024
-# Python ignores these two, and the program would inherit that.
+# Python ignores these two signals, and the program would inherit that.
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """What a filter wrote, and how it ended.
+    """The output of a filter, and how it ended.
 
-    A program that was ended for its time or its output has 128 + SIGKILL as its `exit_code`;
-    its output is then the head that was read, never more than the limit per stream.
+    A program that was killed because of its timeout or its output limit has the `exit_code`
+    128 + SIGKILL. Its output is then the part that was read, at most the limit per stream.
     """
 
     exit_code: int
@@ -40,10 +40,10 @@ class FilterResult:
 def run_filter(
     argv: Sequence[str], stdin: bytes, *, timeout_s: float, max_output_bytes: int
 ) -> FilterResult:
-    """Give `stdin` to the program at the path `argv[0]` and return what it answers.
+    """Run the program at the path `argv[0]` on `stdin` and return its output.
 
     The environment is empty and PATH is not searched. The program is dead and reaped when this
-    returns or raises. Any number of threads may call it at once.
+    returns or raises. Any number of threads can call it at once.
     """
     if not argv or not timeout_s > 0 or max_output_bytes < 0:
         raise ConfigurationError(
@@ -70,17 +70,17 @@ def run_filter(
 
 
 def _start(argv: Sequence[str], pipes: "_Pipes", started: list[int]) -> None:
-    """Start the program and add its pid to `started`, also if a signal handler raises meanwhile."""
+    """Start the program and add its pid to `started`, even if a signal handler raises meanwhile."""
     try:
         theirs = pipes.open()
-        # posix_spawn borrows our memory until the program is loaded; a fork would copy it.
+        # posix_spawn shares our memory until the program is loaded. A fork would copy it.
         spawn = partial(
             os.posix_spawn,
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, stream) for stream, fd in enumerate(theirs)],
             setsigmask=(),
             setsigdef=_DEFAULT_SIGNALS,
         )
-        # In one call: between two, a handler could raise and nobody would know the pid.
+        # In one call: if a signal handler raised between two calls, the pid would be lost.
         started.extend(map(spawn, [argv[0]], [list(argv)], [{}]))
     except OSError as error:
         raise ExecutionError(
@@ -94,7 +94,7 @@ def _start(argv: Sequence[str], pipes: "_Pipes", started: list[int]) -> None:
 
 
 class _Pipes:
-    """The three pipes of one program, and what came out of two of them."""
+    """The three pipes of one program, and the output read from two of them."""
 
     __slots__ = ("_ours", "_theirs", "ended", "outputs", "overflowed")
 
@@ -106,7 +106,7 @@ class _Pipes:
         self.overflowed = False
 
     def open(self) -> list[int]:
-        """Open the program's ends of stdin, stdout and stderr, and ours."""
+        """Open the pipes for stdin, stdout and stderr; return the program's ends."""
         for stream in range(3):
             read_end, write_end = _pipe()
             self._theirs.append(write_end if stream else read_end)
@@ -123,13 +123,13 @@ class _Pipes:
             os.close(self._ours.pop())
 
     def exchange(self, stdin: bytes, deadline: float, max_output_bytes: int) -> None:
-        """Feed and read until the program has closed its outputs, wrote too much, or it is late."""
+        """Write and read until the outputs close, one exceeds its limit, or the deadline passes."""
         unsent = self._send(memoryview(stdin))
         poll = select.poll()
         for fd in self._ours:
             poll.register(fd, select.POLLOUT if fd not in self.outputs else select.POLLIN)
-        unread = len(self.outputs)
-        while unread and not self.overflowed:
+        open_outputs = len(self.outputs)
+        while open_outputs and not self.overflowed:
             left_ms = _milliseconds_to(deadline)
             if left_ms <= 0:
                 return
@@ -144,11 +144,11 @@ class _Pipes:
                     self.overflowed |= len(self.outputs[fd]) > max_output_bytes
                 else:
                     poll.unregister(fd)
-                    unread -= 1
-        self.ended = not unread
+                    open_outputs -= 1
+        self.ended = not open_outputs
 
     def _send(self, unsent: memoryview) -> memoryview:
-        """Write what fits, close stdin behind the last byte, and return what is left."""
+        """Write what fits, close stdin after the last byte, and return the rest."""
         stdin_fd = self._ours[0]
         os.set_blocking(stdin_fd, False)
         try:
@@ -166,7 +166,8 @@ def _pipe() -> tuple[int, int]:
     ends = os.pipe()
     if min(ends) > 2:
         return ends
-    # Our own standard streams are closed: an end at 0, 1 or 2 would be overwritten in the child.
+    # Our own standard streams are closed, and a pipe end at 0, 1 or 2 would be overwritten in the
+    # child.
     raised = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends]
     for end in ends:
         os.close(end)
@@ -174,7 +175,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _exits_by(deadline: float, pid: int) -> bool:
-    """Wait for a program that has closed its outputs: most are gone already, some hang."""
+    """Wait for a program that has closed its outputs. Most have already exited; some hang."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -190,7 +191,7 @@ def _exits_by(deadline: float, pid: int) -> bool:
 
 
 def _exits_by_asking(deadline: float, pid: int) -> bool:
-    """The same without pidfds: on Linux before 5.3, or with a Python that was built there."""
+    """Like `_exits_by`, without pidfds: for Linux before 5.3, or a Python built there."""
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if _milliseconds_to(deadline) <= 0:
             return False
@@ -199,7 +200,7 @@ def _exits_by_asking(deadline: float, pid: int) -> bool:
 
 
 def _milliseconds_to(deadline: float) -> float:
-    # An hour is as good as for ever to a caller that asks again, and poll takes 32 bits only.
+    # At most an hour at a time: poll takes only 32 bits.
     return min(max(0.0, (deadline - time.monotonic()) * 1000), 3_600_000)
 
 
@@ -210,12 +211,12 @@ def _kill_and_reap(pid: int) -> int:
 
 
 def _reap(pid: int) -> int:
-    """The exit code, 128 + N after signal N."""
+    """Reap the program and return its exit code: 128 + N after signal N."""
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError as error:
         raise ExecutionError(
-            "the exit status of a program was taken by somebody else",
+            "the exit status of a program was collected elsewhere in this process",
             hint="do not ignore SIGCHLD, and do not wait for children that are not yours",
         ) from error
     return code if code >= 0 else 128 - code

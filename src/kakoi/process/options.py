@@ -1,20 +1,20 @@
-"""What to start and what came of it: the values around `ProcessExecutor.spawn`."""
+"""The options and the result of `ProcessExecutor.spawn`."""
 
 import os
 import pwd
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from kakoi._support.late import dataclass
+from kakoi._support.redact import is_secret_name, redact
 from kakoi.errors import ConfigurationError
-from kakoi.redact import is_secret_name, redact
 
 Stream = Literal["pipe", "inherit"]
 
 DEFAULT_MAX_OUTPUT_BYTES = 1024 * 1024
 _MAX_TIMEOUT_MS = 2**53
 
-# The whole names: `LC_*` is a pattern that people have hidden secrets behind.
+# Full names only: with a pattern such as `LC_*`, secrets have leaked.
 BASE_NAMES = frozenset(
     """PATH HOME LANG LANGUAGE TERM TZ USER LOGNAME SHELL TMPDIR
     LC_ALL LC_COLLATE LC_CTYPE LC_MESSAGES LC_MONETARY LC_NUMERIC LC_TIME""".split()
@@ -24,17 +24,17 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpawnOptions:
-    """How to start a program. Wrong values raise ConfigurationError here, not later.
+    """How to start a program. Invalid values raise ConfigurationError here, not later.
 
-    `cwd`: the working directory; None is ours.
+    `cwd`: the working directory; None means ours.
     `env`: variables added to the executor's base environment.
-    `stdin`: what the program reads; None is an empty input.
-    `timeout`: milliseconds, counted from the start of the program; None is for ever.
-    `stdout`, `stderr`: "pipe" captures the stream, "inherit" lets it through to our own.
-    `max_output_bytes`: how much of each captured stream is kept; the rest is counted only.
+    `stdin`: the program's input; None means empty.
+    `timeout`: milliseconds, counted from the start of the program; None means no timeout.
+    `stdout`, `stderr`: "pipe" captures the stream, "inherit" passes it through to our own.
+    `max_output_bytes`: how much of each captured stream is stored; the rest is only counted.
 
-    Text is given to the program as UTF-8. What Python read from the system with
-    `surrogateescape` goes back as the bytes it was; other lone surrogates are refused.
+    Text is passed to the program as UTF-8. Text that Python decoded with `surrogateescape` becomes
+    the original bytes again; any other lone surrogate raises ConfigurationError.
     """
 
     cwd: str | os.PathLike[str] | None = None
@@ -61,12 +61,12 @@ class SpawnOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
-    """What came of a program that was started. Nothing that it started is running any more.
+    """The result of a program that was started. None of its processes is still running.
 
-    `exit_code` is 128 + `signal` if a signal ended it. `stdout` and `stderr` are the kept heads
-    of the captured streams (empty if inherited); the `_bytes` fields count all that was written.
+    `exit_code` is 128 + `signal` if a signal ended it. `stdout` and `stderr` are the stored first
+    bytes of the captured streams (empty if inherited); the `_bytes` fields count all output.
     `leftovers_ended` counts the processes that it left behind and that were killed.
-    `max_rss_bytes` is never below the size of the keeper: the kernel starts counting there.
+    `max_rss_bytes` is never below the size of the keeper, because the kernel starts counting there.
     """
 
     stdout: str
@@ -83,18 +83,18 @@ class ProcessResult:
     max_rss_bytes: int = 0
 
     @property
-    def exitCode(self) -> int:  # noqa: N802 - the name in spec B
-        """`exit_code`, under the name that spec B gives it."""
+    def exitCode(self) -> int:  # noqa: N802 - a public name
+        """Another name for `exit_code`."""
         return self.exit_code
 
     @property
     def truncated(self) -> bool:
-        """Was either stream cut?"""
+        """Was either stream truncated?"""
         return self.stdout_truncated or self.stderr_truncated
 
 
 def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that every program may have: short, and free of secrets."""
+    """Return the part of an environment that any program can have: short, and free of secrets."""
     return {
         name: value
         for name, value in environ.items()
@@ -103,7 +103,7 @@ def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def default_environment() -> dict[str, str]:
-    """The base environment of an executor that was given none: the system's, not our own."""
+    """Return the default base environment of an executor: the system's, not our own."""
     base = {"PATH": _DEFAULT_PATH, "LANG": "C.UTF-8", "HOME": "/"}
     try:
         user = pwd.getpwuid(os.getuid())
@@ -113,13 +113,13 @@ def default_environment() -> dict[str, str]:
 
 
 def check_options(options: object) -> None:
-    """Refuse what was not made by `SpawnOptions`: nobody has looked at it."""
+    """Refuse anything but `SpawnOptions`: its values would be unchecked."""
     if not isinstance(options, SpawnOptions):
         raise _wrong("options", options, "SpawnOptions")
 
 
 def encode_argv(command: object, args: object) -> list[bytes]:
-    """The program and its arguments as the kernel takes them."""
+    """Return the program and its arguments as bytes for the kernel."""
     if not command:
         raise _wrong("command", command, "the name or path of a program")
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
@@ -128,7 +128,7 @@ def encode_argv(command: object, args: object) -> list[bytes]:
 
 
 def encode_env(env: object) -> list[bytes]:
-    """The environment as the kernel takes it."""
+    """Return the environment as `NAME=VALUE` bytes for the kernel."""
     if not isinstance(env, Mapping):
         raise _wrong("env", env, "a mapping of names to values")
     entries = []
@@ -141,7 +141,7 @@ def encode_env(env: object) -> list[bytes]:
 
 
 def encode_cwd(cwd: object) -> bytes:
-    """The working directory as the kernel takes it; empty for ours."""
+    """Return the working directory as bytes for the kernel; empty for ours."""
     if cwd is None:
         return b""
     if not cwd:
@@ -150,7 +150,7 @@ def encode_cwd(cwd: object) -> bytes:
 
 
 def encode_stdin(stdin: str | bytes) -> bytes:
-    """The input as bytes."""
+    """Return the input as bytes."""
     return stdin if isinstance(stdin, bytes) else _utf8("stdin", stdin)
 
 
@@ -168,7 +168,7 @@ def _encode(what: str, value: object) -> bytes:
         raise ConfigurationError(f"{what} is {type(value).__name__}; it must be text")
     encoded = _utf8(what, value)
     if b"\0" in encoded:
-        raise ConfigurationError(f"{what} holds a NUL; no program can be given one")
+        raise ConfigurationError(f"{what} contains a NUL, which cannot be passed to a program")
     return encoded
 
 
@@ -177,7 +177,7 @@ def _utf8(what: str, text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise ConfigurationError(
-            f"{what} holds a lone surrogate at character {error.start}; it is no text"
+            f"{what} contains a lone surrogate at character {error.start}"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Bytes into and out of a child's pipes while the event loop turns. Nothing here ever blocks."""
+"""Moves bytes into and out of a child's pipes in the event loop. Nothing here ever blocks."""
 
 import contextlib
 import fcntl
@@ -23,14 +23,15 @@ class Drain:
         self._fd: int | None = fd
         self._capture = capture
         self._buffer = memoryview(bytearray(_CHUNK_BYTES))
-        # A flood takes a fifth longer through a pipe of the usual size. The system may refuse.
+        # Large output takes a fifth longer through a pipe of the default size. The kernel may
+        # refuse.
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
         os.set_blocking(fd, False)
         loop.add_reader(fd, self._read, _CHUNK_BYTES)
 
     def finish(self) -> None:
-        """Take what is in the pipe at this moment, no matter who else still holds it; close."""
+        """Read what the pipe contains now, even if another process has it open, and close it."""
         if self._fd is not None:
             waiting = fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4))
             left = struct.unpack("i", waiting)[0]
@@ -39,7 +40,7 @@ class Drain:
         self.close()
 
     def close(self) -> None:
-        """Let go of the pipe; whatever is still in it is lost."""
+        """Close the pipe. Unread bytes are lost."""
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
@@ -60,9 +61,9 @@ class Drain:
 
 
 class Feed:
-    """Writes `data` to a pipe or socket as it is taken, then closes it. Owns `fd`.
+    """Writes `data` to a pipe or socket as fast as it is read, then closes it. Owns `fd`.
 
-    A reader that goes away early is an ordinary end, not an error.
+    It is not an error if the reader closes its end early.
     """
 
     def __init__(self, loop: "asyncio.AbstractEventLoop", fd: int, data: bytes) -> None:
@@ -74,7 +75,7 @@ class Feed:
         self._write()
 
     def close(self) -> None:
-        """Let go of the pipe; whatever was not taken is never sent."""
+        """Close the pipe. The rest of the data is never sent."""
         if self._fd is not None:
             self._loop.remove_writer(self._fd)
             os.close(self._fd)

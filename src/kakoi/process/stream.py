@@ -1,7 +1,7 @@
-"""A program that stays: started once, and one byte stream to it until it is ended.
+"""A long-running program and one byte stream to it until it is ended.
 
-The program's standard input and output are one end of a socket, ours is the other; what it says
-on standard error is kept (the head of it) to explain a failure.
+The program's stdin and stdout are one end of a socket, and we have the other. The beginning of its
+stderr is stored to explain a failure.
 """
 
 import contextlib
@@ -11,10 +11,11 @@ import signal
 import socket
 import tty
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kakoi._support.late import dataclass
 from kakoi.errors import ExecutionError
-from kakoi.process.keeping import call_when_gone, encode_request, help_to_end, keeper_argv
+from kakoi.process.keeper_client import call_when_gone, encode_request, help_to_end, keeper_argv
 from kakoi.process.options import encode_argv, encode_env
 from kakoi.process.pumps import Drain, Feed
 from kakoi.results import Capture
@@ -25,17 +26,17 @@ _NEXT_TRY_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What to start. `argv[0]` is looked up on the PATH of `env`, which is all it gets.
+    """What to start. `argv[0]` is looked up on the PATH of `env`, the program's whole environment.
 
     `files`: an argument that equals one of these keys becomes the number of a descriptor from
     which the program can read the bytes.
-    `descriptors`: of ours, which the program inherits by the same numbers.
-    `kept`: a keeper stands above the program and ends all that it started when it exits, when
-    the stream is ended and when we die. Without it the program has to see to that itself: it
-    notices the end of its input.
-    `with_group`: what is left of its process group when it has exited is killed then.
-    `separate_stderr`: its standard error is not kept but left to be read, as it comes.
-    `terminal`: its streams are a raw terminal without a size, and not the socket.
+    `descriptors`: our descriptors that the program inherits, with the same numbers.
+    `kept`: a keeper runs above the program and ends every process it started when it exits, when
+    the stream is ended and when we die. Without a keeper the program has to do that itself: it
+    sees end of file on its stdin.
+    `with_group`: when the program has exited, the rest of its process group is killed.
+    `separate_stderr`: its stderr is not stored; the caller reads it.
+    `terminal`: its streams are a raw terminal without a size instead of the socket.
     """
 
     argv: Sequence[str]
@@ -50,11 +51,11 @@ class Launch:
 
 
 class ProcessStream:
-    """A running program and the stream to it. `end` is the only way out, and must be taken.
+    """A running program and the stream to it. The caller must `end` it.
 
-    `stderr_fd` and `terminal_fd` are there if they were asked for: read them without blocking, and
-    stop before `end`, which closes them.
-    `afterwards`: what `end` does last, when the program is gone.
+    `stderr_fd` and `terminal_fd` exist if they were requested. They are non-blocking. Stop reading
+    them before `end`, which closes them.
+    `afterwards`: called by `end` as its last step, when the program has exited.
     """
 
     stderr_fd: int | None = None
@@ -79,35 +80,33 @@ class ProcessStream:
             raise ExecutionError(
                 f"cannot start `{launch.argv[0]}`: {error.strerror}",
                 details={"program": launch.argv[0], "errno": error.errno},
-                hint="is it installed, and on PATH?",
+                hint="is it installed and on PATH?",
             ) from error
 
     @property
     def pid(self) -> int:
-        """The process that was started: the program, or its keeper."""
+        """The pid of the process that was started: the program, or its keeper."""
         return self._popen.pid
 
     @property
     def stderr(self) -> str:
-        """What the program itself has said so far on standard error."""
+        """The program's output on stderr so far."""
         return self._stderr.text()
 
     async def wait(self) -> int:
-        """Wait until the program has exited by itself; returns its status as Popen gives it."""
+        """Wait until the program has exited by itself; returns its Popen return code."""
         import asyncio
 
         await asyncio.shield(self._gone)
         return self._popen.wait()
 
     async def end(self, grace_s: float = 2.0) -> None:
-        """Close the stream, wait `grace_s` for the program to go, then kill it.
+        """Close the stream, wait up to `grace_s` for the program to exit, then kill it.
 
-        A program that is kept is ended at once: its keeper has `grace_s` for that, and is helped
-        then. Cancelling does not hurry it; that is raised when the program is gone.
+        A program with a keeper is ended at once: the keeper has `grace_s` for that and then gets
+        help. A cancellation is raised only when the program is gone.
         """
-        import asyncio
-
-        from kakoi.waiting import finish
+        from kakoi._support.asyncio import finish, wait_through
 
         self.socket.close()
         self._close_terminal()
@@ -115,12 +114,7 @@ class ProcessStream:
             with contextlib.suppress(OSError):
                 self._line.shutdown(socket.SHUT_WR)
         self._impatience = self._loop.call_later(grace_s, self._give_up)
-        cancelled: asyncio.CancelledError | None = None
-        while not self._gone.done():
-            try:
-                await asyncio.wait([self._gone])
-            except asyncio.CancelledError as error:
-                cancelled = error
+        cancelled = await wait_through(self._gone)
         self._impatience.cancel()
         self._popen.wait()
         self._ours.close()
@@ -130,7 +124,7 @@ class ProcessStream:
             raise cancelled
 
     def _give_up(self) -> None:
-        """It does not go by itself. A keeper may have been stopped: it is helped to do its work."""
+        """The grace period is over: kill the program, or help its keeper, which may be stopped."""
         if self._line is None:
             self._kill()
             return
@@ -142,7 +136,7 @@ class ProcessStream:
             self._ours.callback(helper.wait)
 
     def _kill(self) -> None:
-        """All of its group. Never after it was reaped: its number may be another group's then."""
+        """Kill its process group. Never call this after it was reaped: the pid may be reused."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
@@ -177,11 +171,11 @@ class ProcessStream:
         try:
             call_when_gone(self._loop, self._popen.pid, self._on_gone, self._ours)
             if self._line is not None:
-                # As it is read: more than fits would block us before there is anybody to read it.
+                # Written as the keeper reads it: a request larger than the buffer would block us.
                 feed = Feed(self._loop, os.dup(self._line.fileno()), request)
                 self._ours.callback(feed.close)
         except BaseException:
-            self._kill()  # Nobody would wait for it. A keeper has not been asked for anything yet.
+            self._kill()  # Nobody would wait for it. A keeper has not received its request yet.
             self._popen.wait()
             raise
 
@@ -202,7 +196,7 @@ class ProcessStream:
         theirs.callback(os.close, their_terminal)
         self._ours.callback(self._close_terminal)
         os.set_blocking(self.terminal_fd, False)
-        # Raw from the start: what is written early must not be echoed or interpreted here.
+        # Raw from the start: early input must not be echoed or interpreted here.
         tty.setraw(their_terminal)
         return their_terminal
 
@@ -212,7 +206,7 @@ class ProcessStream:
             self.terminal_fd = None
 
     def _make_line(self, theirs: contextlib.ExitStack) -> int:
-        """A line to a keeper; returns the number of its end."""
+        """Open a line to a keeper; returns the descriptor of the keeper's end."""
         self._line, their_line = socket.socketpair()
         self._ours.callback(self._line.close)
         theirs.callback(their_line.close)
@@ -228,7 +222,7 @@ class ProcessStream:
 
 
 def _readable(data: bytes, theirs: contextlib.ExitStack) -> int:
-    """A descriptor, above the standard three, that reads `data` from its beginning."""
+    """Return a descriptor, above the standard three, that reads `data` from its beginning."""
     memory = os.memfd_create("kakoi", os.MFD_CLOEXEC)
     theirs.callback(os.close, memory)
     number = fcntl.fcntl(memory, fcntl.F_DUPFD_CLOEXEC, 3)

@@ -1,1 +1,1 @@
-"""HOW IT RUNS, inside the place."""
+"""The program that runs commands inside a sandbox. Standard library only, Python 3.8."""

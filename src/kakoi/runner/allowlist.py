@@ -1,6 +1,6 @@
-"""Which files are the programs that may be executed? Found in the place itself, along PATH.
+"""Finds the files of the allowed programs, inside the sandbox, along PATH.
 
-A name becomes the file it stands for, links followed, and what that file needs to run: the loader
+A name stands for its file, with links followed, and for every file needed to run it: the loader
 that an ELF file names, the interpreter on the first line of a script, and so on.
 Standard library only, Python >= 3.8.
 """
@@ -8,19 +8,18 @@ Standard library only, Python >= 3.8.
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import struct
 
-from kakoi.keeper import find_program
-from kakoi.runner.walls import EXECUTE, READ_FILE, REFER
+from kakoi.runner.keeper import find_program
+from kakoi.runner.restrictions import EXECUTE, READ_FILE, REFER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from kakoi.runner.keepers import Record
+    from kakoi.runner.resident_keeper import CommandRecord
 
     Words = tuple[list[bytes], dict[bytes, bytes], bytes]
 
@@ -29,21 +28,21 @@ _USUAL = """/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin /usr/ga
 _FIRST_LINE = 256
 _PT_INTERP = 3
 _BIGGEST_TABLE = 64 * 1024
-# A script whose interpreter is a script … the kernel gives up earlier.
+# The interpreter of a script can be a script itself. The kernel allows fewer levels than this.
 _DEPTH = 6
-# What is said of a file that was not executed, in answers.
+# The reasons why a file was not executed, as they appear in answers.
 UNLISTED, WRITABLE = "unlisted", "writable"
-# A shell could not execute something; only it knows what.
+# A shell could not execute some program. Only the shell knows which.
 SOMETHING = "something"
 _SHELLS_STATUS = 126
 
 
 class Programs:
-    """The files behind `names`, as far as there are any.
+    """The files of the programs `names`. Names without a file are ignored.
 
-    `folders` are where programs are: what else is in there is not to be read either, or the loader
-    would run it. What is in a `writable` folder is nobody's program: commands could change it.
-    `helpers`: patterns of folders with programs that programs have for themselves.
+    `folders` contain programs. Other files in them must not be readable either, because the loader
+    could run them. Files in a `writable` folder are never allowed: commands could change them.
+    `helpers`: patterns of folders with helper programs of allowed programs.
     """
 
     def __init__(
@@ -61,19 +60,21 @@ class Programs:
         for name in names:
             for file in self._named(name):
                 self._take(file, _DEPTH)
+        import glob  # Imported here: it loads regular expressions, and few sandboxes need it.
+
         own = {os.path.realpath(found) for pattern in helpers for found in glob.glob(pattern)}
         self._executable = self.files | own
 
     def keeps_out(self, program: bytes) -> str:
-        """Which rule of the list kept this file from being executed: UNLISTED or WRITABLE.
+        """Return which rule prevented this file from being executed: UNLISTED or WRITABLE.
 
-        Never a guess: empty also for what could not be executed anyway.
+        Never a guess: returns an empty string if the file could not have been executed anyway.
         """
         file = os.path.realpath(os.fsdecode(program))
         if any((file + "/").startswith(each + "/") for each in self._executable):
             return ""
         if self._is_writable(file):
-            # `access` says no where the mount does not let anything be executed.
+            # `access` fails for every file on a noexec mount, so check the mode instead.
             return WRITABLE if os.path.isfile(file) and _may_by_mode(file) else ""
         return UNLISTED if os.path.isfile(file) and os.access(file, os.X_OK) else ""
 
@@ -81,7 +82,7 @@ class Programs:
         return (path + "/").startswith(tuple(self._writable))
 
     def _named(self, name: str) -> list[str]:
-        """Every file of that name on PATH; which of them is taken is up to the command."""
+        """Return every file of that name on PATH; the command decides which one it uses."""
         paths = [name] if name.startswith("/") else [f"{each}/{name}" for each in self._path]
         return [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
 
@@ -95,14 +96,17 @@ class Programs:
                 self._take(each, depth - 1)
 
     def grants(self) -> list[tuple[str, int]]:
-        """Rights for Landlock: to execute these files, and to read all but other programs."""
+        """Return Landlock rights: execute these files, and read everything but other programs."""
         granted = [("/", REFER)]
         granted += [(folder, READ_FILE) for folder in _outside("/", self.folders)]
         return granted + [(file, EXECUTE | READ_FILE) for file in sorted(self._executable)]
 
 
 def find_programs(walls: dict[str, Any], path: str, shell: str) -> Programs | None:
-    """Turn the names of programs that were handed over into rules about files."""
+    """Find the files of the requested programs and add the Landlock rules for them to `walls`.
+
+    Returns None if there is no allowlist.
+    """
     wanted = walls.get("programs")
     if wanted is None:
         return None
@@ -111,10 +115,13 @@ def find_programs(walls: dict[str, Any], path: str, shell: str) -> Programs | No
     return found
 
 
-def kept_out(programs: Programs | None, record: Record, words: Words, *, is_text: bool) -> str:
-    """What the list of programs had to do with a command that failed; empty if that is not known.
+def kept_out(
+    programs: Programs | None, record: CommandRecord, words: Words, *, is_text: bool
+) -> str:
+    """Return how the allowlist affected a failed command: UNLISTED, WRITABLE or SOMETHING.
 
-    `words`: what was to be started, with which variables, where.
+    Empty if that is not known.
+    `words`: the command's argv, environment and working directory.
     """
     if programs is None:
         return ""
@@ -157,13 +164,13 @@ def _outside(folder: str, hidden: set[str]) -> Iterator[str]:
 
 
 def _needs(file: str) -> list[str]:
-    """What the kernel, or `env`, starts to run this file."""
+    """Return the programs that the kernel, or `env`, starts to run this file."""
     try:
         with open(file, "rb") as opened:
             head = opened.read(_FIRST_LINE)
             if head.startswith(b"\x7fELF"):
                 return _loader(opened.fileno(), head)
-    except (OSError, struct.error, IndexError, OverflowError):  # Not to be read, or broken.
+    except (OSError, struct.error, IndexError, OverflowError):  # Unreadable or malformed.
         return []
     if not head.startswith(b"#!"):
         return []
@@ -173,7 +180,7 @@ def _needs(file: str) -> list[str]:
 
 
 def _loader(fd: int, head: bytes) -> list[str]:
-    """The file that an ELF file wants to be loaded by."""
+    """Return the loader that an ELF file names."""
     order, is_64 = "<" if head[5] == 1 else ">", head[4] == 2
     word, table_at, size_at = ("Q", 32, 54) if is_64 else ("I", 28, 42)
     offset_at, length_at = (8, 32) if is_64 else (4, 16)

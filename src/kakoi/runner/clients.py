@@ -1,4 +1,4 @@
-"""The runner's clients: a stream each, and the requests that came over it.
+"""The runner's clients: each has a stream, and requests that came over it.
 
 Standard library only, Python >= 3.8.
 """
@@ -6,23 +6,22 @@ Standard library only, Python >= 3.8.
 from __future__ import annotations
 
 import errno
-import json
 import os
 
-from kakoi.runner import files, frames
+from kakoi.runner import file_trees, files, frames, plain_json
 from kakoi.runner.loop import READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    import _socket as socket
     from collections.abc import Callable
     from typing import Any, Protocol
 
-    from kakoi.runner.jobs import Job
+    from kakoi.runner.jobs import RunnerJob
     from kakoi.runner.loop import Loop
 
     class Host(Protocol):
-        """Who does what clients ask for."""
+        """Carries out what clients request."""
 
         loop: Loop
 
@@ -41,9 +40,9 @@ class Request:
         self._client = client
         self._number = number
         self._credit = frames.WINDOW
-        self.job: Job | None = None
-        self.transfer: files.FileReading | files.FileWriting | None = None
-        self.waiting: Callable[[], None] | None = None  # How to stop that.
+        self.job: RunnerJob | None = None
+        self.transfer: files.FileReader | files.FileWriter | file_trees.SlicedWork | None = None
+        self.waiting: Callable[[], None] | None = None  # Stops the wait.
 
     def room(self) -> int:
         return 0 if self._client.full else self._credit
@@ -65,13 +64,15 @@ class Request:
 
     def answer(self, answer: dict[str, Any]) -> None:
         self._client.requests.pop(self._number, None)
-        body = json.dumps(answer).encode()
+        body = plain_json.dumps(answer)
         if len(body) > frames.MAX_JSON:
-            body = json.dumps(files.failure(OSError(errno.EOVERFLOW, "too much to tell"))).encode()
+            body = plain_json.dumps(
+                files.failure(OSError(errno.EOVERFLOW, "the answer is too long"))
+            )
         self._client.send(frames.frame(frames.ANSWER, self._number, body))
 
     def feed(self, data: bytes) -> None:
-        if isinstance(self.transfer, files.FileWriting):
+        if isinstance(self.transfer, files.FileWriter):
             self.transfer.feed(data)
         elif self.job is not None and self.job.stdin is not None:
             if not self.job.stdin.feed(data):
@@ -80,7 +81,7 @@ class Request:
             self.send(frames.CREDIT, frames.NUMBER.pack(len(data)))
 
     def cancel(self) -> None:
-        """The client does not want it any more, or is gone."""
+        """The client cancelled the request, or is gone."""
         if self.transfer is not None:
             self.transfer.close()
         if self.waiting is not None:
@@ -91,7 +92,7 @@ class Request:
             self.job.end("cancelled")
 
     def abandon(self) -> None:
-        """The client is gone: nobody will ever make room for what the job still has to say."""
+        """The client is gone: nobody will read the rest of the job's output."""
         self.cancel()
         if self.job is not None:
             self.job.follower = None
@@ -171,7 +172,7 @@ class Client:
 
     def _receive(self) -> None:
         try:
-            # Into one buffer for all: to allocate that much takes longer than to read a little.
+            # One shared buffer: allocating it takes longer than a small read.
             size = os.readv(self._reading, [_BUFFER])
         except BlockingIOError:
             return
@@ -188,11 +189,11 @@ class Client:
                 self._take(kind, number, body)
                 if self._reading < 0:
                     return
-                if self.full:  # It must read before it may ask for more.
+                if self.full:  # The client must read before it can send more requests.
                     self._deaf = True
                     self._runner.loop.forget(self._reading)
                     return
-        except Exception:  # Whatever its nonsense breaks: the others are still to be served.
+        except Exception:  # Whatever a bad request breaks, the other clients must still be served.
             self.close()
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
@@ -200,7 +201,7 @@ class Client:
         if kind == frames.REQUEST:
             if len(self.requests) >= frames.MAX_REQUESTS or request is not None:
                 raise frames.BadFrame("too many requests, or one twice")
-            order = json.loads(body)
+            order = plain_json.loads(body)
             request = Request(self, number)
             self.requests[number] = request
             try:
@@ -208,16 +209,16 @@ class Client:
             except OSError as error:
                 request.answer(files.failure(error))
         elif request is None:
-            return  # It has ended while this was on its way.
+            return  # The request ended while this frame was in transit.
         elif kind == frames.INPUT:
             request.feed(body)
         elif kind == frames.CREDIT:
-            request.grant(frames.number_of(body))
+            request.grant(frames.parse_credit(body))
         elif kind == frames.CANCEL:
             request.cancel()
 
     def close(self) -> None:
-        """The client is gone: what it waited for is ended; jobs go on if somebody may come back."""
+        """The client is gone: end its foreground commands; jobs continue if clients can return."""
         if self._reading < 0:
             return
         for fd in {self._reading, self._writing}:

@@ -1,7 +1,7 @@
-"""Files of the sandbox over the channel: read, write, list, stat.
+"""Single files over the channel: read, write, describe, move; and new directories.
 
-Runs inside, with the rights of the commands: it can do nothing that they could not. Standard
-library only, Python >= 3.8.
+Runs inside the sandbox with the rights of the commands: it cannot do anything that they cannot.
+Standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Requester(Protocol):
-        """Where data and answers go."""
+        """Receives data and answers."""
 
         def room(self) -> int: ...
         def send(self, kind: int, body: bytes) -> None: ...
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 
 
 _KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
+_ACCOUNTS_BYTES = 1024 * 1024
+_LONGEST_ACCOUNT = 64
 
 
-class FileReading:
-    """Sends a part of a file as fast as it is taken."""
+class FileReader:
+    """Sends a part of a file as fast as the client reads it."""
 
     def __init__(self, request: Requester, path: str, offset: int, limit: int) -> None:
         self._request = request
-        # Not blocking: a pipe in the place of a file must not stop the runner.
+        # Non-blocking: a pipe instead of a file must not block the runner.
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
@@ -68,12 +70,12 @@ class FileReading:
             self._fd = -1
 
 
-class FileWriting:
-    """Takes a file in under another name, and gives it its own when it is complete."""
+class FileWriter:
+    """Receives a file under a temporary name and renames it when it is complete."""
 
     def __init__(self, request: Requester, path: str, mode: int, limit: int) -> None:
         self._request = request
-        # Through a link to what it stands for, as any editor would.
+        # Follow a link to its target, as an editor would.
         self._path = os.path.realpath(path)
         _check_replaceable(self._path)
         self._mode = mode
@@ -111,7 +113,7 @@ class FileWriting:
         pass
 
     def close(self) -> None:
-        """Given up half-way: nothing of it stays."""
+        """Give up and remove the temporary file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -120,7 +122,7 @@ class FileWriting:
 
 
 def _check_replaceable(path: str) -> None:
-    """A device or a pipe is not a file with new contents: the next one who opens it needs it."""
+    """Refuse to replace a device or a pipe: other programs need it."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -130,36 +132,97 @@ def _check_replaceable(path: str) -> None:
         raise OSError(code, "not a regular file")
 
 
-def stat_file(path: str) -> dict[str, Any]:
-    return _describe(os.path.basename(path), os.lstat(path))
+class AccountNames:
+    """The names of users and groups by their numbers, as /etc has them.
+
+    Not by `pwd`: the commands of a sandbox can put a pipe in the place of these files, and the
+    library would wait for it forever.
+    """
+
+    def __init__(self) -> None:
+        self._users: dict[int, str] | None = None
+        self._groups: dict[int, str] | None = None
+
+    def user(self, number: int) -> str:
+        if self._users is None:
+            self._users = _names_in("/etc/passwd")
+        return self._users.get(number) or str(number)
+
+    def group(self, number: int) -> str:
+        if self._groups is None:
+            self._groups = _names_in("/etc/group")
+        return self._groups.get(number) or str(number)
 
 
-def list_files(path: str, limit: int) -> dict[str, Any]:
-    found, size = [], 0
-    with os.scandir(path) as entries:
-        for entry in entries:
-            try:
-                found.append(_describe(entry.name, entry.stat(follow_symlinks=False)))
-            except OSError:  # Gone in the meantime.
-                continue
-            size += 6 * len(entry.name) + 128  # As JSON, at worst.
-            if len(found) > limit or size > frames.MAX_JSON // 2:
-                raise OSError(errno.EOVERFLOW, f"more than {len(found) - 1} files")
-    return {"files": found}
+def _names_in(path: str) -> dict[int, str]:
+    names: dict[int, str] = {}
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+            text = os.read(fd, _ACCOUNTS_BYTES) if is_file else b""
+        finally:
+            os.close(fd)
+    except OSError:
+        return names
+    for line in text.split(b"\n"):
+        fields = line.split(b":")
+        if len(fields) > 2 and fields[2].isdigit() and len(fields[2]) < 12:
+            names.setdefault(int(fields[2]), os.fsdecode(fields[0])[:_LONGEST_ACCOUNT])
+    return names
 
 
-def _describe(name: str, found: os.stat_result) -> dict[str, Any]:
+def describe(
+    name: str, found: os.stat_result, folder: int | None, accounts: AccountNames
+) -> dict[str, Any]:
+    """Say what is called `name` in `folder`, an open directory, or None for the working one."""
     kind = next((word for test, word in _KINDS if test(found.st_mode)), "other")
+    target = ""
+    if kind == "link":
+        with contextlib.suppress(OSError):
+            target = os.readlink(name, dir_fd=folder)
     return {
-        "name": name,
+        "name": os.path.basename(name.rstrip("/")),
         "kind": kind,
         "size": found.st_size,
         "mode": stat.S_IMODE(found.st_mode),
         "modified_s": found.st_mtime,
+        "owner": accounts.user(found.st_uid),
+        "group": accounts.group(found.st_gid),
+        "target": target,
     }
 
 
+def stat_file(path: str) -> dict[str, Any]:
+    return describe(path, os.lstat(path), None, AccountNames())
+
+
+def make_dir(path: str, mode: int, *, parents: bool) -> bool:
+    """Make a directory; False if there was one already."""
+    if os.path.isdir(path):
+        return False
+    missing: list[str] = []
+    above = os.path.dirname(path.rstrip("/"))
+    while parents and above and not os.path.isdir(above):
+        missing.append(above)
+        above = os.path.dirname(above.rstrip("/"))
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # If it is not a directory, the next one fails.
+            os.mkdir(each)
+    # Exactly this mode. Nobody else in this process can make a file meanwhile.
+    mask = os.umask(0)
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        if os.path.isdir(path):
+            return False
+        raise
+    finally:
+        os.umask(mask)
+    return True
+
+
 def failure(error: OSError) -> dict[str, Any]:
-    """An answer that says what the system said."""
+    """Return an answer that reports a system error."""
     code = error.errno or errno.EIO
     return {"errno": code, "error": error.strerror or os.strerror(code)}

@@ -1,18 +1,19 @@
-"""The wire format of a channel and its limits, the same file on both ends.
+"""The wire format of a channel and its limits. Both ends use this file.
 
 A frame is a head (kind, request number, size of the body) and a body. Numbers are big-endian.
 
     to the runner      REQUEST  JSON: what to do
-                       INPUT    bytes for its standard input; none is its end
+                       INPUT    bytes for the command's stdin; an empty body ends it
                        CANCEL   end the command of this request
-                       CREDIT   so many more bytes of output may be sent
-    from the runner    HELLO    JSON: who speaks; of request 0
+                       CREDIT   how many more bytes of output can be sent
+    from the runner    HELLO    JSON: the greeting; request number 0
                        STDOUT   bytes, and STDERR
-                       CREDIT   so many more bytes of input may be sent
-                       ANSWER   JSON: the last word on this request
+                       CREDIT   how many more bytes of input can be sent
+                       ANSWER   JSON: the last frame of this request
 
-Nobody sends output or input beyond the credit that the other end has given: a slow reader slows
-the writer down, and never has to store more than a window. Standard library only, Python >= 3.8.
+Neither end sends output or input beyond the credit that the other has granted: a slow reader slows
+the writer down, and never has to store more than a window. Both ends also refuse
+the variables for which `changes_the_shell` is true. Standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -49,22 +50,26 @@ _LIMITS = {
 
 
 class BadFrame(Exception):
-    """The other end does not keep to the format. There is no way back into step."""
+    """The other end violates the format. The stream cannot be resynchronised.
+
+    The runner closes that stream (`clients.py`); our end gives up the sandbox
+    (`channel/runner_stream.py`).
+    """
 
 
 def frame(kind: int, request: int, body: bytes = b"") -> bytes:
-    """One frame, ready to be sent."""
+    """Return one frame, ready to be sent."""
     return HEAD.pack(kind, request, len(body)) + body
 
 
 class Decoder:
-    """Frames out of bytes that arrive in pieces. Keeps at most one unfinished frame."""
+    """Decodes frames from bytes that arrive in pieces. Stores at most one partial frame."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
-        """Every frame (kind, request, body) that `data` completes; raises BadFrame."""
+        """Yield every frame (kind, request, body) that `data` completes; raises BadFrame."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -83,8 +88,20 @@ class Decoder:
             del buffer[:start]
 
 
-def number_of(body: bytes) -> int:
-    """The number in a CREDIT frame."""
+def parse_credit(body: bytes) -> int:
+    """Return the number in a CREDIT frame."""
     if len(body) != NUMBER.size:
         raise BadFrame(f"a credit of {len(body)} bytes")
     return int(NUMBER.unpack(body)[0])
+
+
+_CHANGE_THE_SHELL = frozenset(
+    "BASH_ENV ENV SHELLOPTS BASHOPTS PROMPT_COMMAND PS4 BASH_XTRACEFD BASH_COMPAT POSIXLY_CORRECT "
+    "GLOBIGNORE EXECIGNORE CDPATH BASH_LOADABLES_PATH".split()
+)
+_FUNCTION = "BASH_FUNC_"
+
+
+def changes_the_shell(name: str) -> bool:
+    """Would a variable of this name change the meaning of a command that was already judged?"""
+    return name in _CHANGE_THE_SHELL or name.startswith(_FUNCTION)

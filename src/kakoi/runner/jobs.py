@@ -1,7 +1,7 @@
-"""One command inside the sandbox: its time, its end. Every command is a job.
+"""One command inside the sandbox, its timeouts and its end. Every command is a job.
 
-A job in the foreground has a follower, the request that waits for it: it gets the output as far
-as its credit goes, and the answer. Standard library only, Python >= 3.8.
+A foreground job has a follower, the request that waits for it. The follower receives the output, as
+far as its credit allows, and the answer. Standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import struct
 import termios
 import time
 
-from kakoi.runner.keepers import END, SIGNAL, Record
+from kakoi.runner.resident_keeper import END, SIGNAL, CommandRecord
 from kakoi.runner.spool import Spool
 
 TYPE_CHECKING = False
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from kakoi.runner.keepers import Keeper
     from kakoi.runner.loop import Loop, Timer
-    from kakoi.runner.streams import Follower, Input, Intake, Output
+    from kakoi.runner.resident_keeper import Keeper
+    from kakoi.runner.streams import CommandInput, CommandOutput, OutputReceiver, ReadBuffer
 
 _SECOND_TRY_S = 1.0
 _NEXT_TRY_S = 0.01
 
 
-class Job:
+class RunnerJob:
     """A command from its start to its answer."""
 
     def __init__(
         self,
         loop: Loop,
         order: dict[str, Any],
-        intake: Intake,
-        on_over: Callable[[Job], None],
+        read_buffer: ReadBuffer,
+        on_over: Callable[[RunnerJob], None],
     ) -> None:
         self.loop = loop
         self._on_over = on_over
         self.id: str = order["id"]
         self.order = order
-        self.intake = intake
-        self.follower: Follower | None = None
+        self.read_buffer = read_buffer
+        self.follower: OutputReceiver | None = None
         self.watchers: list[Callable[[], None]] = []  # Called after output, and at the end.
         self.keeper: Keeper | None = None
-        self.stdin: Input | None = None
+        self.stdin: CommandInput | None = None
         self.terminal = -1
-        self.outputs: list[Output] = []
+        self.outputs: list[CommandOutput] = []
         self.started = self.last_output = time.monotonic()
         self.why = ""
         self.disk_full = b""
         self.kept_out = ""
         self.answer: dict[str, Any] | None = None
-        self._record: Record | None = None
+        self._record: CommandRecord | None = None
         self._timers: dict[str, Timer] = {}
 
     @property
@@ -66,6 +66,10 @@ class Job:
     @property
     def in_background(self) -> bool:
         return bool(self.order.get("background"))
+
+    @property
+    def on_terminal(self) -> bool:
+        return bool(self.order.get("terminal"))
 
     @property
     def title(self) -> str:
@@ -84,7 +88,7 @@ class Job:
         return sum(output.spool.file_bytes for output in self.outputs)
 
     def arm(self) -> None:
-        """Start the clocks, and give it the input that came along."""
+        """Start the timeouts, and feed the input that came with the order."""
         given = self.order.pop("input", None)
         if given is not None and self.stdin is not None:
             if given:
@@ -101,18 +105,18 @@ class Job:
         idle_s = self.order["idle_timeout_s"]
         left_s = self.last_output + idle_s - time.monotonic()
         if any(output.held_back for output in self.outputs):
-            left_s = idle_s  # It is not idle: nobody takes what it says.
+            left_s = idle_s  # Not idle: nobody reads its output.
         if left_s <= 0:
             self.end("idle_timeout")
         elif self.running:
             self._timers["idle"] = self.loop.after(left_s, self._check_idle)
 
     def end(self, why: str) -> None:
-        """Have everything of it killed; the answer comes when that is done."""
+        """Kill everything it started; the answer comes when that is done."""
         if self.keeper is None or self.why or self._record is not None:
             return
         self.why = why
-        self.keeper.tell(END)
+        self.keeper.send(END)
         self._timers["force"] = self.loop.after(_SECOND_TRY_S, self._force)
 
     def _force(self) -> None:
@@ -122,25 +126,27 @@ class Job:
 
     def signal(self, number: int) -> None:
         if self.keeper is not None and not self.why:
-            self.keeper.tell(SIGNAL + bytes([number]))
+            self.keeper.send(SIGNAL + bytes([number]))
 
     def resize(self, rows: int, columns: int) -> None:
         if self.terminal >= 0 and self.outputs[0].open:
             fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def over(self, record: Record) -> None:
-        """Its keeper has reported. The answer follows the last of the output."""
+    def over(self, record: CommandRecord) -> None:
+        """The keeper has reported. The answer follows the last of the output."""
         self.keeper = None
         self._record = record
         self.settle()
 
     def settle(self) -> None:
-        """Answer, as soon as all output is on its way."""
+        """Answer as soon as all output has been sent."""
         if self._record is None or self.answer is not None:
             return
-        finished = [output.finish() for output in self.outputs]
-        if not all(finished) or self.answer is not None:
-            return  # Called again when the follower has room; or was, when it left meanwhile.
+        finished = [output for output in self.outputs if output.finish()]
+        if len(finished) < len(self.outputs) or self.answer is not None:
+            for output in finished:
+                output.close()
+            return  # Called again when the follower has room, or already was when it left.
         for timer in self._timers.values():
             timer.cancel()
         self._timers = {}
@@ -148,24 +154,27 @@ class Job:
             self.stdin.close()
         self.terminal = -1
         self.answer = self._describe(self._record)
-        # A job is remembered for long, what it was given (megabytes, perhaps) need not be.
-        self.order = {"command": self.title, "background": self.in_background}
+        # A job is remembered for a long time, but its order can be megabytes: keep only a summary.
+        kept = {"command": self.title, "background": self.in_background}
+        self.order = {**kept, "terminal": self.order.get("terminal")}
         follower, self.follower = self.follower, None
         if follower is not None:
             follower.answer(self.answer)
+        for output in self.outputs:  # After the answer, which nobody has to wait for longer.
+            output.close()
         for watcher in list(self.watchers):
             watcher()
         self._on_over(self)
 
     def fail(self, kind: str, number: int) -> None:
-        """It could not even be handed to a keeper."""
-        self.over(Record(kind, number))
+        """The command could not be passed to a keeper."""
+        self.over(CommandRecord(kind, number))
 
     def counts(self) -> list[int]:
         totals = [output.spool.total for output in self.outputs]
         return totals + [0] * (2 - len(totals))
 
-    def _describe(self, record: Record) -> dict[str, Any]:
+    def _describe(self, record: CommandRecord) -> dict[str, Any]:
         kind = self.why if self.why and not record.kind.startswith("no_") else record.kind
         return {
             "id": self.id,
@@ -189,7 +198,7 @@ class Job:
             output.spool.close()
 
     def has_room(self) -> None:
-        """The follower takes more: go on reading, or answer at last."""
+        """The follower can take more: resume reading, or answer."""
         if self._record is not None:
             self.settle()
             return

@@ -1,6 +1,6 @@
-"""The runner's event loop: descriptors that are ready, and moments that have come.
+"""The runner's event loop: ready descriptors and timers.
 
-Not asyncio: it would take longer to import than all of the runner to start. Standard library
+Not asyncio: importing it would take longer than starting the whole runner. Standard library
 only, Python >= 3.8.
 """
 
@@ -21,7 +21,7 @@ _MANY_TIMERS = 256
 
 
 class Timer:
-    """A call that is due at a moment, unless it is cancelled before."""
+    """A call that is due at a given time, unless it is cancelled first."""
 
     __slots__ = ("callback", "when")
 
@@ -37,7 +37,7 @@ class Timer:
 
 
 class Loop:
-    """Calls what is ready, for as long as `turn` is called."""
+    """Calls the handlers of ready descriptors and due timers, once per `turn`."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -46,7 +46,7 @@ class Loop:
         self._too_many = _MANY_TIMERS
 
     def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
-        """Call `handler` with the events of `fd` that are due; 0 events: only its end."""
+        """Call `handler` with the events of `fd` when it is ready; 0 events: only when it ends."""
         if fd in self._handlers:
             self._epoll.modify(fd, events)
         else:
@@ -54,7 +54,7 @@ class Loop:
         self._handlers[fd] = handler
 
     def forget(self, fd: int) -> None:
-        """Must come before the descriptor is closed."""
+        """Stop watching; must be called before the descriptor is closed."""
         if self._handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
@@ -68,7 +68,7 @@ class Loop:
         return timer
 
     def turn(self) -> None:
-        """Wait for something to be due, and do it."""
+        """Wait until a descriptor is ready or a timer is due, and call the handlers."""
         while self._timers and self._timers[0].callback is None:
             heapq.heappop(self._timers)
         wait_s = -1.0

@@ -1,4 +1,4 @@
-"""Memory runs out: which process the kernel kills, and whether it has killed one.
+"""Running out of memory: which process the kernel kills, and whether it has killed one.
 
 Standard library only, Python >= 3.8.
 """
@@ -13,45 +13,45 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Cgroup v2, and v1: where a container sees its own group.
+# Where a container sees its own control group: cgroup v2, then v1.
 COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 # One kill ends several commands at about the same time: each reports it.
 _MOMENT_S = 1.0
 _MAX_BYTES = 4096
 _MUCH_BYTES = 64 * 1024 * 1024
-# Above the runner's own oom_score_adj, which is in thousandths of the memory there is.
+# Added to the runner's own oom_score_adj, in thousandths of the available memory.
 _OF_KEEPERS = 300
 _OF_COMMANDS = 700
 _MAX_SCORE = 1000
 
 
-class OutOfMemory:
-    """Watches the kernel's count of such kills.
+class OomCounter:
+    """Reads the kernel's count of OOM kills.
 
-    `counter`: its path, or a descriptor that reads it; by default where a container has it.
+    `counter`: its path, or a descriptor; by default the path in a container.
     """
 
     def __init__(self, counter: str | int = "") -> None:
-        self._places: tuple[str | int, ...] = COUNTERS if counter == "" else (counter,)
+        self._counters: tuple[str | int, ...] = COUNTERS if counter == "" else (counter,)
         self._seen = self._count()
         self._grown_at = float("-inf")
 
     def ran_out(self) -> bool:
-        """Has there been one since the last call, or a moment before that?"""
+        """Has there been a kill since the last call, or a moment before it?"""
         now, count = time.monotonic(), self._count()
         if count > self._seen:
             self._seen, self._grown_at = count, now
         return now - self._grown_at < _MOMENT_S
 
     def _count(self) -> int:
-        for place in self._places:
+        for counter in self._counters:
             with contextlib.suppress(OSError):
-                return parse_count(_read(place))
+                return parse_count(_read(counter))
         return 0
 
 
 def parse_count(text: bytes) -> int:
-    """How many processes were killed, from the text of such a file."""
+    """Return how many processes were killed, from the text of a counter file."""
     for line in text.splitlines():
         name, _, number = line.partition(b" ")
         if name == b"oom_kill" and number.isdigit():
@@ -59,18 +59,18 @@ def parse_count(text: bytes) -> int:
     return 0
 
 
-def _read(place: str | int) -> bytes:
-    if isinstance(place, int):
-        return os.pread(place, _MAX_BYTES, 0)
-    with open(place, "rb") as file:
+def _read(counter: str | int) -> bytes:
+    if isinstance(counter, int):
+        return os.pread(counter, _MAX_BYTES, 0)
+    with open(counter, "rb") as file:
         return file.read(_MAX_BYTES)
 
 
-class Scores:
-    """Out of memory, the kernel is to kill commands first, then keepers, and the runner last.
+class OomScores:
+    """Makes the kernel kill commands first, then keepers, and the runner last.
 
-    To be made before the runner hides from its commands (`become_keeper`): from then on this file
-    of its own belongs to root, and those of keepers as well.
+    Create it before the runner hides from its commands (`become_keeper`): after that, its own
+    oom_score_adj file and those of keepers belong to root.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Scores:
 
     @contextlib.contextmanager
     def of_keepers(self) -> Iterator[None]:
-        """What is forked meanwhile is killed before us: it inherits what we are now."""
+        """Processes forked in this block are killed before the runner: they inherit the score."""
         self._set(min(self._usual + _OF_KEEPERS, _MAX_SCORE))
         try:
             yield
@@ -93,17 +93,18 @@ class Scores:
             os.pwrite(self._own, b"%d" % score, 0)
 
     def put_first(self, command: int) -> None:
-        """Have a command killed before its keeper. Where /proc is closed to us, it stays equal."""
+        """Make the kernel kill a command before its keeper, if /proc lets us."""
         score = min(self._usual + _OF_COMMANDS, _MAX_SCORE)
         with contextlib.suppress(OSError), open(f"/proc/{command}/oom_score_adj", "w") as file:
             file.write(str(score))
 
 
-class JobGroups:
-    """Control groups that were made for the commands of a sandbox, so that one which fills its
-    memory costs the others nothing. There may be fewer of them than commands.
+class MemoryGroups:
+    """Control groups for the commands of a sandbox, so that a command that fills its memory does
+    not affect the others. There may be fewer groups than commands.
 
-    `descriptors`: for each its `cgroup.procs`, open for writing, its counter, and what it uses.
+    `descriptors`: for each group, its `cgroup.procs`, open for writing, its OOM counter, and its
+    memory usage.
     """
 
     def __init__(self, descriptors: list[tuple[int, int, int]]) -> None:
@@ -111,14 +112,15 @@ class JobGroups:
             for descriptor in each:
                 os.set_inheritable(descriptor, False)
         self._entrances = [entrance for entrance, _, _ in descriptors]
-        self.memories = [OutOfMemory(counter) for _, counter, _ in descriptors]
+        self.memories = [OomCounter(counter) for _, counter, _ in descriptors]
         self._used = [used for _, _, used in descriptors]
 
     def enter(self, pid: int, taken: list[int]) -> int:
-        """Put a process into a group that few have `taken`; returns its number.
+        """Put a process into a group that few others use; returns the group's number.
 
-        Not into one that somebody has filled with what outlives a process.
-        OSError: it cannot be moved, and must not run: nothing would limit it.
+        `taken`: the group of each other keeper. Avoids a group that is full of memory that outlives
+        its processes.
+        OSError: the process cannot be moved and must not run, because nothing would limit it.
         """
 
         def crowded(number: int) -> tuple[int, int, int]:

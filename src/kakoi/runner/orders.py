@@ -1,4 +1,4 @@
-"""What a client can ask of the runner about jobs and files: one function for each order.
+"""A client's orders about jobs and files: one function for each.
 
 Standard library only, Python >= 3.8.
 """
@@ -10,9 +10,9 @@ import os
 import struct
 import time
 
-from kakoi.runner import files, frames
-from kakoi.runner.jobs import Job, signal_number
-from kakoi.runner.outlet import Outlet
+from kakoi.runner import file_trees, file_watch, files, frames
+from kakoi.runner.jobs import RunnerJob, signal_number
+from kakoi.runner.outlet import OutletSocket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _RUN = (
 
 
 def check_run(order: Order) -> None:
-    """Refuse what is no order to run something, before anything of it is done."""
+    """Refuse a malformed `run` order before anything is done."""
     for name, kinds in _RUN:
         if not isinstance(order[name], kinds):
             raise frames.BadFrame(name)
@@ -54,19 +54,19 @@ def check_run(order: Order) -> None:
         rows, columns = size
         struct.pack("HH", rows, columns)
     if order["send_limit"] < 0 or order["spill"] < 0:
-        raise frames.BadFrame("less than nothing")
+        raise frames.BadFrame("a negative limit")
     for seconds in (order["timeout_s"], order["idle_timeout_s"]):
         if seconds is not None and not 0 < seconds < float("inf"):
-            raise frames.BadFrame("no time")
+            raise frames.BadFrame("a timeout that is not positive")
     if "input" in order:
-        import binascii  # Few need it, and it is a file of its own.
+        import binascii  # Few orders need it, and it is a separate file.
 
         order["input"] = binascii.a2b_base64(order["input"])
         order["input_ends"] = bool(order["input_ends"])
 
 
-def _path(order: Order) -> str:
-    path = order["path"]
+def _path(order: Order, name: str = "path") -> str:
+    path = order[name]
     if not isinstance(path, str):
         raise frames.BadFrame("no path")
     try:
@@ -74,14 +74,21 @@ def _path(order: Order) -> str:
     except UnicodeEncodeError:
         possible = False
     if not possible:
-        raise OSError(errno.EINVAL, "no name of a file")
+        raise OSError(errno.EINVAL, "not a file name")
     return path
 
 
-class Orders:
-    """Does what concerns jobs that exist, and files."""
+def _count(order: Order, name: str, least: int) -> int:
+    value = order[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise frames.BadFrame(name)
+    return value
 
-    def __init__(self, loop: Loop, jobs: dict[str, Job]) -> None:
+
+class Orders:
+    """Carries out orders about existing jobs and about files."""
+
+    def __init__(self, loop: Loop, jobs: dict[str, RunnerJob]) -> None:
         self._loop = loop
         self._jobs = jobs
         self._table: dict[str, Callable[[Request, Order], None]] = {
@@ -96,15 +103,19 @@ class Orders:
             "write_file": self._write_file,
             "list_files": self._list_files,
             "stat_file": self._stat_file,
-            "hand_over": Outlet().hand_over,
+            "make_dir": self._make_dir,
+            "move_file": self._move_file,
+            "remove_file": self._remove_file,
+            "watch_files": self._watch_files,
+            "hand_over": OutletSocket().hand_over,
             "ping": lambda request, order: request.answer({}),
         }
 
     def obey(self, request: Request, order: Order) -> None:
         self._table[order["op"]](request, order)
 
-    def answer_when_over(self, request: Request, job: Job, wait_s: float | None) -> None:
-        """The job's answer, or that it still runs after `wait_s`."""
+    def answer_when_over(self, request: Request, job: RunnerJob, wait_s: float | None) -> None:
+        """Send the job's answer, or that it is still running after `wait_s`."""
 
         def give() -> None:
             request.answer(job.answer or {"running": True})
@@ -114,12 +125,12 @@ class Orders:
     def _when(
         self,
         request: Request,
-        job: Job,
+        job: RunnerJob,
         wait_s: float | None,
         due: Callable[[], bool],
         give: Callable[[], None],
     ) -> None:
-        """Call `give` as soon as `due`, or after `wait_s`; never, if the request is cancelled."""
+        """Call `give` as soon as `due`, or after `wait_s`. Never if the request is cancelled."""
         timer: Timer | None = None
 
         def look() -> None:
@@ -138,13 +149,13 @@ class Orders:
 
         job.watchers.append(look)
         request.waiting = stop
-        if wait_s is not None and not wait_s > 0:  # What is no number does not wait, either.
+        if wait_s is not None and not wait_s > 0:  # NaN does not wait either.
             finish()
         else:
             timer = None if wait_s is None else self._loop.after(wait_s, finish)
             look()
 
-    def _job(self, order: Order) -> Job:
+    def _job(self, order: Order) -> RunnerJob:
         job = self._jobs.get(order["id"])
         if job is None:
             raise OSError(errno.ESRCH, "no such job")
@@ -158,7 +169,7 @@ class Orders:
                 "command": job.title,
                 "age_s": now - job.started,
                 "bytes": job.counts(),
-                # Of a thousand jobs that would be too much to tell.
+                # The exports of a thousand jobs would be too long for an answer.
                 "answer": job.answer and {**job.answer, "exports": ""},
             }
             for job in self._jobs.values()
@@ -171,7 +182,7 @@ class Orders:
         spool = job.spool(order["stream"])
         offset: int = order["offset"]
         if offset < 0 or order["limit"] < 0:
-            raise OSError(errno.EINVAL, "nothing is before the beginning")
+            raise OSError(errno.EINVAL, "negative offset or limit")
 
         def due() -> bool:
             return spool.stored > offset or not job.running
@@ -211,19 +222,43 @@ class Orders:
         request.answer({})
 
     def _resize(self, request: Request, order: Order) -> None:
-        self._job(order).resize(order["rows"], order["columns"])
+        job = self._job(order)
+        if not job.on_terminal:
+            raise OSError(errno.ENOTTY, "the job has no terminal")
+        job.resize(order["rows"], order["columns"])
         request.answer({})
 
     def _read_file(self, request: Request, order: Order) -> None:
-        reading = files.FileReading(request, _path(order), order["offset"], order["limit"])
+        reading = files.FileReader(request, _path(order), order["offset"], order["limit"])
         request.transfer = reading
         reading.has_room()
 
     def _write_file(self, request: Request, order: Order) -> None:
-        request.transfer = files.FileWriting(request, _path(order), order["mode"], order["limit"])
+        request.transfer = files.FileWriter(request, _path(order), order["mode"], order["limit"])
 
     def _list_files(self, request: Request, order: Order) -> None:
-        request.answer(files.list_files(_path(order), order["limit"]))
+        depth, limit = _count(order, "depth", 1), _count(order, "limit", 0)
+        self._work_on(request, file_trees.listing(_path(order), depth, limit))
+
+    def _remove_file(self, request: Request, order: Order) -> None:
+        work = file_trees.removal(_path(order), recursive=order["recursive"] is True)
+        self._work_on(request, work)
+
+    def _watch_files(self, request: Request, order: Order) -> None:
+        work = file_watch.watching(_path(order), recursive=order["recursive"] is True)
+        self._work_on(request, work)
+
+    def _work_on(self, request: Request, work: file_trees.Work) -> None:
+        request.transfer = file_trees.SlicedWork(self._loop, request, work)
+        request.transfer.advance()
 
     def _stat_file(self, request: Request, order: Order) -> None:
         request.answer(files.stat_file(_path(order)))
+
+    def _make_dir(self, request: Request, order: Order) -> None:
+        mode, parents = _count(order, "mode", 0), order["parents"] is True
+        request.answer({"made": files.make_dir(_path(order), mode, parents=parents)})
+
+    def _move_file(self, request: Request, order: Order) -> None:
+        os.rename(_path(order), _path(order, "destination"))
+        request.answer({})

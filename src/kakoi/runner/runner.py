@@ -1,10 +1,11 @@
-"""The program inside a sandbox: starts commands, passes their streams on, ends them for certain.
+"""The program inside a sandbox: starts commands, forwards their streams, and reliably ends them.
 
-It is sent over its own stream (delivery.py) and speaks the frames of frames.py. One runner serves
-a place. In a place that outlives its clients (`linger`), the runner stays while jobs run; a later
-client's runner finds it by a socket, hands its stream over, and so finds the jobs again.
+It is sent over its own stream (channel/delivery.py) and speaks the protocol of frames.py. One
+runner serves a sandbox. In a sandbox that outlives its clients (`linger`), the runner stays while
+jobs run; a later client's runner finds it by a socket and passes its stream to it, so the jobs are
+found again.
 
-Standard library only, Python >= 3.8, no file of its own in the sandbox.
+Standard library only, Python >= 3.8. It needs no file of its own in the sandbox.
 """
 
 from __future__ import annotations
@@ -13,36 +14,46 @@ import _signal as signal  # type: ignore[import-not-found]
 import errno
 import fcntl
 import gc
-import json
 import os
 import struct
 import sys
 import termios
 from collections import deque
 
-from kakoi import keeper as ending
-from kakoi.runner import frames
+from kakoi.runner import frames, plain_json
+from kakoi.runner import keeper as keeper_program
 from kakoi.runner.allowlist import Programs, find_programs, kept_out
 from kakoi.runner.clients import Client
-from kakoi.runner.jobs import Job
-from kakoi.runner.keepers import Birth, Keeper, Record, end_orphans, walled_nursery
-from kakoi.runner.lingering import Deaf, Meeting, Turn
+from kakoi.runner.frames import changes_the_shell
+from kakoi.runner.jobs import RunnerJob
 from kakoi.runner.loop import READ, Loop
-from kakoi.runner.memory import JobGroups, OutOfMemory, Scores
+from kakoi.runner.memory import MemoryGroups, OomCounter, OomScores
 from kakoi.runner.orders import Orders, check_run
-from kakoi.runner.room import full_place, limit_us
-from kakoi.runner.shells import changes_the_shell
-from kakoi.runner.streams import Input, Intake, Output
-from kakoi.runner.walls import Unkept, around_commands, around_runner, landlock_abi
+from kakoi.runner.resident_keeper import (
+    CommandRecord,
+    Keeper,
+    KeeperOptions,
+    end_orphans,
+    start_fork_server,
+)
+from kakoi.runner.restrictions import (
+    RestrictionError,
+    landlock_abi,
+    restrict_commands,
+    restrict_runner,
+)
+from kakoi.runner.rlimits import apply_rlimits, find_full_disk
+from kakoi.runner.runner_socket import RunnerListener, RunnerSilentError, StartLock
+from kakoi.runner.streams import CommandInput, CommandOutput, ReadBuffer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    import _socket as socket
     from typing import Any
 
     from kakoi.runner.clients import Request
+    from kakoi.runner.fork_server import ForkServer
     from kakoi.runner.loop import Timer
-    from kakoi.runner.nursery import Nursery
 
 _SPARE_KEEPERS = 4
 _TRIM_AFTER_S = 10.0
@@ -53,40 +64,43 @@ _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr
 
 
 class Runner:
-    """All clients and all jobs of one place."""
+    """All clients and all jobs of one sandbox."""
 
     def __init__(
         self,
         settings: dict[str, Any],
-        birth: Birth,
-        nursery: Nursery | None = None,
+        options: KeeperOptions,
+        fork_server: ForkServer | None = None,
         landlock: int = 0,
         programs: Programs | None = None,
     ) -> None:
         self.loop = Loop()
-        self._birth = birth
-        self._nursery = nursery
+        self._keeper_options = options
+        self._fork_server = fork_server
         self._programs = programs
         self._landlock = landlock
         self.closing = False
+        self.expired = False
+        if settings.get("lifetime_s") is not None:
+            self.loop.after(settings["lifetime_s"], self._expire)
         self._lingers: bool = settings.get("linger", False)
         self._clients: list[Client] = []
-        self._jobs: dict[str, Job] = {}
-        self._over: deque[Job] = deque()
+        self._jobs: dict[str, RunnerJob] = {}
+        self._over: deque[RunnerJob] = deque()
         self._stored_memory = 0
         self._stored_files = 0
         self._orders = Orders(self.loop, self._jobs)
         self._idle: list[Keeper] = []
         self._keepers: dict[int, Keeper] = {}
-        self._busy: dict[int, Job] = {}
+        self._busy: dict[int, RunnerJob] = {}
         self._least_idle = 0
         self._trimming: Timer | None = None
-        self._intake = Intake()
+        self._read_buffer = ReadBuffer()
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._shell = usual_shell()
         self._cwd = os.getcwd()
-        self._groups = JobGroups(settings.get("job_groups", []))
-        self._memories = self._groups.memories or [OutOfMemory(settings.get("oom_counter", ""))]
+        self._groups = MemoryGroups(settings.get("job_groups", []))
+        self._memories = self._groups.memories or [OomCounter(settings.get("oom_counter", ""))]
         self._env = {
             name: value
             for name, value in os.environb.items()
@@ -96,7 +110,7 @@ class Runner:
     # --- Clients -----------------------------------------------------------------------------
 
     def welcome(self, reading: int, writing: int, held: socket.socket | None = None) -> None:
-        """Serve one more stream. `held` is closed when it ends."""
+        """Serve one more client. `held` is closed when its stream ends."""
         client = Client(self, reading, writing, held)
         self._clients.append(client)
         self.closing = False
@@ -107,7 +121,7 @@ class Runner:
             "cwd": self._cwd,
             "landlock": self._landlock,
         }
-        client.send(frames.frame(frames.HELLO, 0, json.dumps(hello).encode()))
+        client.send(frames.frame(frames.HELLO, 0, plain_json.dumps(hello)))
 
     def leave(self, client: Client) -> None:
         if client in self._clients:
@@ -118,8 +132,11 @@ class Runner:
         running = any(job.running and job.in_background for job in self._jobs.values())
         self.closing = not self._clients and not (self._lingers and running)
 
+    def _expire(self) -> None:
+        self.expired = True
+
     def obey(self, request: Request, order: dict[str, Any]) -> None:
-        """Do what a client asks for; OSError is an answer, everything else a broken client."""
+        """Carry out an order. OSError becomes the answer; any other error is the client's fault."""
         if order["op"] == "run":
             self._run(request, order)
         else:
@@ -130,7 +147,7 @@ class Runner:
     def _run(self, request: Request, order: dict[str, Any]) -> None:
         check_run(order)
         known = self._jobs.get(order["id"])
-        job = known or Job(self.loop, order, self._intake, self._on_over)
+        job = known or RunnerJob(self.loop, order, self._read_buffer, self._on_over)
         self._jobs[job.id] = job
         if job.in_background:
             if known is None:
@@ -139,10 +156,10 @@ class Runner:
         elif known is None:
             request.job, job.follower = job, request
             self._start(job)
-        else:  # Asked twice is done once.
+        else:  # A repeated id does not run the command again.
             self._orders.answer_when_over(request, job, None)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: RunnerJob) -> None:
         theirs: list[int] = []
         try:
             words = self._words(job.order)
@@ -151,6 +168,9 @@ class Runner:
             self._busy[keeper.pid] = job
             job.keeper = keeper
             keeper.start((*words, terminal, self._asked_shell(job)), theirs)
+            # Only now, while the keeper is at work: it does not need the rest.
+            for output in job.outputs:
+                output.watch()
             job.arm()
         except OSError as error:
             if job.keeper is not None:
@@ -174,13 +194,13 @@ class Runner:
             env[encode(name)] = encode(value)
         return [encode(word) for word in command], env, encode(order.get("cwd") or self._cwd)
 
-    def _asked_shell(self, job: Job) -> str:
+    def _asked_shell(self, job: RunnerJob) -> str:
         if not job.order.get("report_shell") or not isinstance(job.order["command"], str):
             return ""
         return "bash" if self._shell.endswith("bash") else "sh"
 
-    def _connect(self, job: Job, theirs: list[int]) -> bool:
-        """Make the job's streams; `theirs` are the command's ends. Is it a terminal?"""
+    def _connect(self, job: RunnerJob, theirs: list[int]) -> bool:
+        """Create the job's streams and add the command's ends to `theirs`. True for a terminal."""
         spill = job.order["spill"]
         limit = job.order["send_limit"]
         size = job.order.get("terminal")
@@ -189,21 +209,25 @@ class Runner:
             theirs.append(slave)
             fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
             job.terminal = ours
-            job.outputs = [Output(job, ours, frames.STDOUT, send_limit=limit, spill_limit=spill)]
-            job.stdin = Input(job, os.dup(ours), terminal=True)
+            job.outputs = [
+                CommandOutput(job, ours, frames.STDOUT, send_limit=limit, spill_limit=spill)
+            ]
+            job.stdin = CommandInput(job, os.dup(ours), terminal=True)
             if not job.order["stdin"]:
                 job.stdin.feed(b"")
             return True
         if job.order["stdin"]:
             reading, writing = os.pipe()
             theirs.append(reading)
-            job.stdin = Input(job, writing)
+            job.stdin = CommandInput(job, writing)
         else:
             theirs.append(self._null)
         for kind in (frames.STDOUT, frames.STDERR):
             reading, writing = os.pipe()
             theirs.append(writing)
-            job.outputs.append(Output(job, reading, kind, send_limit=limit, spill_limit=spill))
+            job.outputs.append(
+                CommandOutput(job, reading, kind, send_limit=limit, spill_limit=spill)
+            )
         return False
 
     # --- Keepers -----------------------------------------------------------------------------
@@ -214,7 +238,7 @@ class Runner:
         return keeper
 
     def _new_keeper(self) -> Keeper:
-        keeper = Keeper(self._birth, self._nursery)
+        keeper = Keeper(self._keeper_options, self._fork_server)
         if self._groups.memories:
             try:
                 taken = [each.group for each in self._keepers.values()]
@@ -227,7 +251,7 @@ class Runner:
         return keeper
 
     def prepare(self) -> None:
-        """Have one keeper ready before the first command comes."""
+        """Start one keeper before the first command arrives."""
         self._idle.append(self._new_keeper())
 
     def _on_record(self, keeper: Keeper) -> None:
@@ -237,11 +261,11 @@ class Runner:
         ran_out = failed and self._memories[keeper.group].ran_out()
         if record.kind == "lost":
             self._dismiss(keeper)
-            # Without its keeper, what the command has started falls to us.
+            # Without its keeper, the runner inherits what the command started.
             del self._keepers[keeper.pid]
             record.survivors = end_orphans(self._ours())
         elif record.survivors or (ran_out and self._groups.memories):
-            # What has filled its group may be there for good: the next one gets another.
+            # The memory that filled its group may stay forever: the next command gets another one.
             self._dismiss(keeper)
         else:
             self._idle.append(keeper)
@@ -251,19 +275,19 @@ class Runner:
             if ran_out and not job.why:
                 job.why = "out_of_memory" if _was_killed(record) else ""
             if failed:
-                job.disk_full = full_place(self._places(job))
+                job.disk_full = find_full_disk(self._places(job))
                 job.kept_out = self._kept_out(job, record)
             job.over(record)
 
-    def _kept_out(self, job: Job, record: Record) -> str:
+    def _kept_out(self, job: RunnerJob, record: CommandRecord) -> str:
         is_text = isinstance(job.order["command"], str)
         return kept_out(self._programs, record, self._words(job.order), is_text=is_text)
 
     def _ours(self) -> set[int]:
-        return {*self._keepers, *([self._nursery.pid] if self._nursery else [])}
+        return {*self._keepers, *([self._fork_server.pid] if self._fork_server else [])}
 
-    def _places(self, job: Job) -> list[bytes]:
-        """Where a command usually writes."""
+    def _places(self, job: RunnerJob) -> list[bytes]:
+        """Return the directories where a command usually writes."""
         env = {**self._env, **{encode(k): encode(v) for k, v in job.order["env"].items()}}
         temporary = env.get(b"TMPDIR", b"/tmp")
         cwd = encode(job.order.get("cwd") or self._cwd)
@@ -274,7 +298,7 @@ class Runner:
             self._trimming = self.loop.after(_TRIM_AFTER_S, self._trim)
 
     def _trim(self) -> None:
-        """Let the keepers go that nobody has needed for a while, and bury those that went."""
+        """Dismiss keepers that were not needed for a while, and reap those that have exited."""
         for keeper in self._idle[: max(0, self._least_idle - _SPARE_KEEPERS)]:
             self._dismiss(keeper)
         self._least_idle = len(self._idle)
@@ -293,8 +317,8 @@ class Runner:
             self._idle.remove(keeper)
         self._trim_later()
 
-    def _on_over(self, job: Job) -> None:
-        """A job has ended: remember it, and forget the oldest if that gets too much."""
+    def _on_over(self, job: RunnerJob) -> None:
+        """A job has ended: remember it, and forget the oldest if there are too many."""
         self._over.append(job)
         self._stored_memory += job.memory_bytes()
         self._stored_files += job.file_bytes()
@@ -313,8 +337,8 @@ class Runner:
 
     def end(self) -> None:
         """End every command and every keeper."""
-        if self._nursery is not None:
-            self._nursery.close()
+        if self._fork_server is not None:
+            self._fork_server.close()
         for keeper in self._keepers.values():
             keeper.close()
         for keeper in self._keepers.values():
@@ -322,14 +346,14 @@ class Runner:
         end_orphans(set())
 
 
-def _was_killed(record: Record) -> bool:
-    """As the kernel kills for memory: the command itself, its child in a shell, or its keeper."""
+def _was_killed(record: CommandRecord) -> bool:
+    """Does it look like an OOM kill: of the command, of a child of its shell, or of its keeper?"""
     by_signal = record.kind == "signalled" and record.number == signal.SIGKILL
     return by_signal or record.kind == "lost" or (record.kind, record.number) == ("exited", 137)
 
 
 def usual_shell() -> str:
-    """The shell that commands are written for."""
+    """Return the shell that runs commands given as text."""
     return next((path for path in _SHELLS if os.access(path, os.X_OK)), "/bin/sh")
 
 
@@ -337,27 +361,33 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _walled(settings: dict[str, Any], birth: Birth) -> tuple[Nursery | None, int, Programs | None]:
-    """Raise the walls that were asked for; where keepers come from, which Landlock it is, and
-    which programs may be executed."""
+def _restricted(
+    settings: dict[str, Any], options: KeeperOptions
+) -> tuple[ForkServer | None, int, Programs | None]:
+    """Apply the requested restrictions; returns the fork server, the Landlock version, and the
+    programs that can be executed."""
     if settings.get("cwd"):
         try:
             os.chdir(settings["cwd"])
         except OSError as error:
             fix = "move it, or chmod a+x every directory above it"
-            raise Unkept(f"user {os.getuid()} cannot get to {error.filename}", fix) from None
+            raise RestrictionError(
+                f"user {os.getuid()} cannot get to {error.filename}", fix
+            ) from None
     walls = settings.get("walls") or {}
     if not walls:
         return None, 0, None
     path = os.fsdecode(os.environb.get(b"PATH", os.defpath.encode()))
     programs = find_programs(walls, path, usual_shell())
-    around_runner(walls)
+    restrict_runner(walls)
     try:
-        nursery = walled_nursery(lambda: around_commands(walls), birth)
-        return nursery, landlock_abi(), programs
+        fork_server = start_fork_server(lambda: restrict_commands(walls), options)
+        return fork_server, landlock_abi(), programs
     except OSError as error:
         if walls.get("needs_abi"):
-            raise Unkept(f"commands cannot be confined: {error}", "kakoi doctor") from None
+            raise RestrictionError(
+                f"commands cannot be confined: {error}", "kakoi doctor"
+            ) from None
         return None, 0, None
 
 
@@ -369,26 +399,26 @@ def main(settings: dict[str, Any]) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    turn = Turn(settings.get("key", "")) if settings.get("linger") else None
+    turn = StartLock(settings.get("key", "")) if settings.get("linger") else None
     try:
         if turn is not None and turn.held and turn.hand_over(reading, writing):
             return
-    except Deaf:
+    except RunnerSilentError:
         sys.exit("kakoi: there is a runner already, and it does not answer")
-    birth = Birth(settings.get("rlimits", {}), Scores())
-    ending.become_keeper()
-    ending.prctl(ending.PR_SET_CHILD_SUBREAPER, 1)
+    options = KeeperOptions(settings.get("rlimits", {}), OomScores())
+    keeper_program.become_keeper()
+    keeper_program.prctl(keeper_program.PR_SET_CHILD_SUBREAPER, 1)
     if settings.get("max_processes"):
-        limit_us({"processes": settings["max_processes"]})
-    gc.freeze()  # Before forking: a collection would copy every page it touches.
+        apply_rlimits({"processes": settings["max_processes"]})
+    gc.freeze()  # Before forking: a garbage collection would copy every page it touches.
     try:
-        runner = Runner(settings, birth, *_walled(settings, birth))
-    except Unkept as error:
-        sys.exit(f"kakoi-unkept: {error}\nfix: {error.fix}")
-    meeting = None if turn is None else Meeting(turn, runner.loop, runner.welcome)
+        runner = Runner(settings, options, *_restricted(settings, options))
+    except RestrictionError as error:
+        sys.exit(f"kakoi-unenforced: {error}\nfix: {error.fix}")
+    meeting = None if turn is None else RunnerListener(turn, runner.loop, runner.welcome)
     runner.prepare()
     runner.welcome(reading, writing)
-    while not runner.closing or (meeting is not None and meeting.expects):
+    while not runner.expired and (not runner.closing or (meeting is not None and meeting.expects)):
         runner.loop.turn()
     if meeting is not None:
         meeting.close()

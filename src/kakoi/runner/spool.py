@@ -1,7 +1,7 @@
-"""The output of a command, bounded, readable by offset while it runs and afterwards.
+"""Stored output of a command: limited, readable by offset during and after the command.
 
-The first bytes stay in memory, more go to a file without a name: nobody else can open it, and it
-is gone with the runner. Standard library only, Python >= 3.8.
+The first bytes stay in memory. The rest goes to an unnamed file, which nobody else can open and
+which disappears with the runner. Standard library only, Python >= 3.8.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MEMORY_BYTES = 64 * 1024
 
 
 class Spool:
-    """The first `limit` bytes of a stream, and a count of all of it."""
+    """Stores the first `limit` bytes of a stream and counts all of it."""
 
     __slots__ = ("_file", "_memory", "limit", "stored", "total")
 
@@ -83,7 +83,7 @@ class Spool:
 
 
 def nameless_file() -> int:
-    """A new file that no path leads to."""
+    """Open a new file without a name."""
     folder = temporary_folder()
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -95,5 +95,5 @@ def nameless_file() -> int:
 
 
 def temporary_folder() -> str:
-    """Not by `tempfile`: it would take longer to import than the rest of the runner."""
+    """Return the temporary folder. `tempfile` would take longer to import than the runner."""
     return os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - as everybody in there knows it

@@ -1,4 +1,4 @@
-"""The streams of a command: its output is read as fast as it is wanted, its input as it is taken.
+"""The streams of a command, with flow control in both directions.
 
 Standard library only, Python >= 3.8.
 """
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
     from kakoi.runner.loop import Loop
 
-    class Follower(Protocol):
-        """Where the output and the answer of a job go."""
+    class OutputReceiver(Protocol):
+        """Receives the output and the answer of a job."""
 
         def room(self) -> int: ...
         def send(self, kind: int, body: bytes) -> None: ...
         def answer(self, answer: dict[str, Any]) -> None: ...
 
     class Owner(Protocol):
-        """The job whose streams they are."""
+        """The job that owns the streams."""
 
         loop: Loop
-        intake: Intake
-        follower: Follower | None
+        read_buffer: ReadBuffer
+        follower: OutputReceiver | None
         watchers: list[Callable[[], None]]
         terminal: int
         last_output: float
@@ -46,12 +46,12 @@ _CHUNK = frames.MAX_DATA
 _SMALL_PIPE = 64 * 1024
 _PARTS_AT_ONCE = 64
 _EVERYTHING = 1 << 62
-_END_OF_INPUT = b"\x04"  # A terminal has no end; this is what people type.
+_END_OF_INPUT = b"\x04"  # A terminal has no end of file; Ctrl-D stands for it.
 STDIN_LIMIT = frames.WINDOW
 
 
-class Intake:
-    """One buffer for the output of all jobs, and a way to drop what nobody wants uncopied."""
+class ReadBuffer:
+    """One read buffer for the output of all jobs, and a way to drop output without copying it."""
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(_CHUNK))
@@ -59,7 +59,7 @@ class Intake:
         self._splice = getattr(os, "splice", None)  # Since Python 3.10.
 
     def drop(self, fd: int) -> int:
-        """Take what is there from a pipe or a terminal; 0 is its end."""
+        """Drop available bytes from a pipe or a terminal; 0 means the end."""
         if self._splice is not None:
             try:
                 return int(self._splice(fd, self._null, _CHUNK, flags=os.SPLICE_F_NONBLOCK))
@@ -71,8 +71,8 @@ class Intake:
         return os.readv(fd, [self.buffer])
 
 
-class Output:
-    """One output stream: read as fast as its follower takes it, stored up to its bound."""
+class CommandOutput:
+    """One output stream: read as fast as its follower takes it, stored up to its limit."""
 
     def __init__(
         self, job: Owner, fd: int, kind: int, *, send_limit: int, spill_limit: int
@@ -80,12 +80,15 @@ class Output:
         self._job = job
         self._fd = fd
         self._kind = kind
-        self._unsent = send_limit  # How much of it the follower wants to see at all.
+        self._unsent = send_limit  # How many more bytes the follower wants.
         self._paused = False
         self._grown = False
         self.spool = Spool(spill_limit)
         os.set_blocking(fd, False)
-        job.loop.watch(fd, READ, self._on_ready)
+
+    def watch(self) -> None:
+        """Read from now on whatever the command writes."""
+        self._job.loop.watch(self._fd, READ, self._on_ready)
 
     @property
     def open(self) -> bool:
@@ -96,7 +99,7 @@ class Output:
         return self._paused and self.open
 
     def _may_read(self) -> int:
-        """How many bytes can be taken from the command at this moment."""
+        """Return how many bytes can be read from the command now."""
         follower = self._job.follower
         if follower is None or self._unsent <= 0:
             return _CHUNK
@@ -105,7 +108,7 @@ class Output:
     def resume(self) -> None:
         if self._paused and self.open and self._may_read():
             self._paused = False
-            self._job.loop.watch(self._fd, READ, self._on_ready)
+            self.watch()
 
     def _on_ready(self, _events: int) -> None:
         size = self._may_read()
@@ -118,32 +121,32 @@ class Output:
             self.take(size)
 
     def _discard(self) -> None:
-        """Nobody wants more of it, so it is only counted. A flood comes in thousands of parts."""
+        """Only count output that nobody wants: large output arrives in thousands of parts."""
         self._job.last_output = time.monotonic()
         try:
             for _ in range(_PARTS_AT_ONCE):
-                dropped = self._job.intake.drop(self._fd)
+                dropped = self._job.read_buffer.drop(self._fd)
                 self.spool.total += dropped
                 if dropped == 0:
                     return self.close()
         except BlockingIOError:
             pass
-        except OSError:  # A terminal whose last holder is gone says EIO.
+        except OSError:  # A terminal returns EIO after its last user has closed it.
             self.close()
         return None
 
     def _on_paused(self, _events: int) -> None:
-        """The pipe has lost its writers while nobody reads it: it will keep."""
+        """The pipe has lost its writers while paused: its contents stay."""
         self._job.loop.forget(self._fd)
 
     def take(self, size: int) -> int:
         """Move one chunk; 0 if there is none."""
-        buffer = self._job.intake.buffer
+        buffer = self._job.read_buffer.buffer
         try:
             taken = os.readv(self._fd, [buffer[:size]])
         except BlockingIOError:
             return 0
-        except OSError:  # A terminal whose last holder is gone says EIO.
+        except OSError:  # A terminal returns EIO after its last user has closed it.
             taken = 0
         if taken == 0:
             self.close()
@@ -162,14 +165,17 @@ class Output:
         return taken
 
     def _grow(self) -> None:
-        """A flood takes a fifth longer through a pipe of the usual size."""
+        """Enlarge the pipe: large output takes a fifth longer through one of the default size."""
         self._grown = True
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._fd, 1031, _CHUNK)  # F_SETPIPE_SZ
 
     def finish(self) -> bool:
-        """The command is over: take what is there. False if the follower has no room for it."""
-        # A terminal is read to its end: what it holds is not to be counted from outside.
+        """The command has ended: read the rest, and leave closing to the caller.
+
+        False if the follower has no room for it.
+        """
+        # A terminal is read to its end: the size of its contents cannot be queried.
         left = _EVERYTHING if self._job.terminal >= 0 else _bytes_in(self._fd) if self.open else 0
         while self.open and left > 0:
             size = min(self._may_read(), left)
@@ -179,7 +185,6 @@ class Output:
             if taken == 0:
                 break
             left -= taken
-        self.close()
         return True
 
     def close(self) -> None:
@@ -193,28 +198,28 @@ def _bytes_in(pipe: int) -> int:
     return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0])
 
 
-class Input:
-    """The command's standard input: written as it is read, acknowledged as it is written."""
+class CommandInput:
+    """The command's stdin: written as the command reads it, and acknowledged as it is written."""
 
     def __init__(self, job: Owner, fd: int, *, terminal: bool = False) -> None:
         self._job = job
         self._fd = fd
         self._terminal = terminal
         self._waiting = bytearray()
-        self._owed = 0  # How much of it the client is still to be credited for.
+        self._owed = 0  # Bytes for which the client has not received credit yet.
         self._in_line = False
         self._ending = False
         os.set_blocking(fd, False)
 
     def feed(self, data: bytes) -> bool:
-        """Take more, or (nothing) the end of it; False if it was sent beyond the credit."""
+        """Take more input; empty data ends it. False if it exceeds the credit."""
         if self._fd < 0:
             self._owed += len(data)
             self._acknowledge(len(data))
             return True
         self._owed += len(data)
         if self._terminal:
-            # In the middle of a line, the first one only ends the line.
+            # In the middle of a line, the first Ctrl-D only ends the line.
             whole, self._in_line = not self._in_line, bool(data) and data[-1:] not in b"\r\n"
             data = data or (_END_OF_INPUT if whole else 2 * _END_OF_INPUT)
         self._ending = self._ending or not data
@@ -235,7 +240,7 @@ class Input:
         except BlockingIOError:
             self._job.loop.watch(self._fd, WRITE, self._write)
             return
-        except OSError:  # The reader is gone; that is the command's own affair.
+        except OSError:  # The command has closed its stdin, which is not an error.
             self._acknowledge(len(self._waiting))
             self.close()
             return

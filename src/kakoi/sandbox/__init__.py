@@ -1,8 +1,18 @@
-"""WHERE?  One file per place. The names are those of spec B; each is loaded at its first use."""
+"""The public names of the backends. Each is loaded at its first use."""
 
 # Type checkers know this name and take it for true; `typing` itself is not needed here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kakoi.backends.adapter import ExecuteOptions, SandboxAdapter
+    from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
+    from kakoi.backends.container_use.adapter import ContainerAdapter
+    from kakoi.backends.docker.adapter import DockerAdapter
+    from kakoi.backends.docker.arguments import DockerSettings
+    from kakoi.backends.host.adapter import HostAdapter
+    from kakoi.backends.kubernetes.adapter import KubernetesAdapter
+    from kakoi.backends.kubernetes.pod import KubernetesSettings
+    from kakoi.backends.select import BackendContext, SandboxFactory
+    from kakoi.backends.settings import ContainerUseSettings, HostSettings, SandboxConfig
     from kakoi.errors import (
         EnvironmentUnavailableError,
         ExecutionTimeoutError,
@@ -12,18 +22,9 @@ if TYPE_CHECKING:
     from kakoi.process.executor import ProcessExecutor
     from kakoi.process.options import ProcessResult, SpawnOptions
     from kakoi.results import ExecutionResult as ExecuteResult
-    from kakoi.sandbox.adapter import ExecuteOptions, SandboxAdapter
-    from kakoi.sandbox.bubblewrap import BubblewrapAdapter
-    from kakoi.sandbox.container_use import ContainerAdapter
-    from kakoi.sandbox.docker import DockerAdapter
-    from kakoi.sandbox.docker_cli import DockerSettings
-    from kakoi.sandbox.host import HostAdapter
-    from kakoi.sandbox.kubernetes import KubernetesAdapter
-    from kakoi.sandbox.kubernetes_pod import KubernetesSettings
-    from kakoi.sandbox.select import SandboxFactory
-    from kakoi.sandbox.settings import ContainerUseSettings, HostSettings, SandboxConfig
 
 __all__ = [
+    "BackendContext",
     "BubblewrapAdapter",
     "ContainerAdapter",
     "ContainerUseSettings",
@@ -50,22 +51,23 @@ __all__ = [
 # Hidden from type checkers: they would take it to mean that every name exists.
 if not TYPE_CHECKING:
     _HOMES = {
-        "BubblewrapAdapter": "kakoi.sandbox.bubblewrap",
-        "ContainerAdapter": "kakoi.sandbox.container_use",
-        "ContainerUseSettings": "kakoi.sandbox.settings",
-        "DockerAdapter": "kakoi.sandbox.docker",
-        "DockerSettings": "kakoi.sandbox.docker_cli",
-        "ExecuteOptions": "kakoi.sandbox.adapter",
+        "BackendContext": "kakoi.backends.select",
+        "BubblewrapAdapter": "kakoi.backends.bubblewrap.adapter",
+        "ContainerAdapter": "kakoi.backends.container_use.adapter",
+        "ContainerUseSettings": "kakoi.backends.settings",
+        "DockerAdapter": "kakoi.backends.docker.adapter",
+        "DockerSettings": "kakoi.backends.docker.arguments",
+        "ExecuteOptions": "kakoi.backends.adapter",
         "ExecuteResult": "kakoi.results",
-        "HostAdapter": "kakoi.sandbox.host",
-        "HostSettings": "kakoi.sandbox.settings",
-        "KubernetesAdapter": "kakoi.sandbox.kubernetes",
-        "KubernetesSettings": "kakoi.sandbox.kubernetes_pod",
+        "HostAdapter": "kakoi.backends.host.adapter",
+        "HostSettings": "kakoi.backends.settings",
+        "KubernetesAdapter": "kakoi.backends.kubernetes.adapter",
+        "KubernetesSettings": "kakoi.backends.kubernetes.pod",
         "ProcessExecutor": "kakoi.process",
         "ProcessResult": "kakoi.process",
-        "SandboxAdapter": "kakoi.sandbox.adapter",
-        "SandboxConfig": "kakoi.sandbox.settings",
-        "SandboxFactory": "kakoi.sandbox.select",
+        "SandboxAdapter": "kakoi.backends.adapter",
+        "SandboxConfig": "kakoi.backends.settings",
+        "SandboxFactory": "kakoi.backends.select",
         "SpawnOptions": "kakoi.process",
     }
     _THEIR_NAMES = {"ExecuteResult": "ExecutionResult"}

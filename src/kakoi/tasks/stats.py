@@ -1,25 +1,68 @@
-"""What there is to watch (spec A 13.2): what containers use, what is left over, what has failed.
+"""Figures for monitoring: what containers use, leftovers, and failures.
 
-Failures are counted twice: by a manager while it lives, and in the audit log, where a process that
-has just started can find those of all others, as far back as the log goes.
+Failures are counted in two places: by a manager while it lives, and from the audit log, where a new
+process finds those of all others, as far back as the log goes.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Collection, Iterable
+from dataclasses import asdict
 from typing import Final
 
-from kakoi.audit import AuditRecord, Event
+from kakoi._support.asyncio import finish
+from kakoi._support.late import dataclass
+from kakoi.audit import AuditEntry, AuditLog, AuditRecord, Event
+from kakoi.backends.docker.engine import Engine
+from kakoi.backends.docker.inventory import ListedContainer, read_disk_usage, read_usage
+from kakoi.channel.api import new_id
+from kakoi.errors import KakoiError
+from kakoi.network.git_remotes import parse_remote
 from kakoi.results import Reason
-from kakoi.sandbox.docker_engine import Engine
-from kakoi.sandbox.docker_listing import Listed, disk_of, usage_of
 from kakoi.tasks.checkout import CloneError
-from kakoi.tasks.recording import SESSION
-from kakoi.tasks.values import Counters
+from kakoi.tasks.environment import Counters
+from kakoi.tasks.task import Task
+
+# The session of these records; no command of an agent has it.
+SESSION: Final = "kakoi environments"
+
+
+@contextlib.asynccontextmanager
+async def record_preparation(
+    audit: AuditLog | None, task: Task, *, sandbox: str
+) -> AsyncIterator[None]:
+    """Record the start and the end of a preparation. The `reason` is the code of its error."""
+    if audit is None:
+        yield
+        return
+    entry = AuditEntry(
+        event=Event.STARTED,
+        id=new_id(),
+        command=f"prepare {parse_remote(task.repository).url}",
+        sandbox=sandbox,
+        session=SESSION,
+        task=task.uuid,
+    )
+    await asyncio.to_thread(audit.append, entry)
+    code, why = str(Reason.CANCELLED), ""
+    try:
+        yield
+        code = str(Reason.EXITED)
+    except KakoiError as error:
+        code, why = error.code, str(error)
+        raise
+    finally:
+        status = int(code != Reason.EXITED)
+        last = dataclasses.replace(entry, event=Event.ENDED, command="")
+        last = dataclasses.replace(last, reason=code, error=why, exit_code=status)
+        with contextlib.suppress(KakoiError):
+            await finish(asyncio.to_thread(audit.append, last))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """All environments of one owner together."""
+class EnvironmentStats:
+    """The figures of all environments of one owner."""
 
     environments: int
     cpu_percent: float
@@ -32,16 +75,16 @@ class Stats:
 
 
 async def measure(
-    engine: Engine, containers: Collection[Listed], *, leftovers: int, counters: Counters
-) -> Stats:
-    """Ask the engine about these containers, and put it beside what was counted."""
+    engine: Engine, containers: Collection[ListedContainer], *, leftovers: int, counters: Counters
+) -> EnvironmentStats:
+    """The figures of these containers, from the engine, together with `counters`."""
     names = [each.name for each in containers]
-    used = await usage_of(engine, [each.name for each in containers if each.status == "running"])
-    return Stats(
+    used = await read_usage(engine, [each.name for each in containers if each.status == "running"])
+    return EnvironmentStats(
         environments=len(containers),
         cpu_percent=round(sum(each.cpu_percent for each in used.values()), 2),
         memory_bytes=sum(each.memory_bytes for each in used.values()),
-        disk_bytes=sum((await disk_of(engine, names)).values()),
+        disk_bytes=sum((await read_disk_usage(engine, names)).values()),
         leftovers=leftovers,
         create_failures=counters.create_failures,
         clone_failures=counters.clone_failures,
@@ -49,8 +92,8 @@ async def measure(
     )
 
 
-def count(records: Iterable[AuditRecord]) -> Counters:
-    """What the log says about environments and the commands in them."""
+def count_records(records: Iterable[AuditRecord]) -> Counters:
+    """Count the environments and their commands in the audit log."""
     counters = Counters()
     for record in records:
         if record.event is not Event.ENDED:
@@ -67,7 +110,7 @@ def count(records: Iterable[AuditRecord]) -> Counters:
     return counters
 
 
-def as_prometheus(stats: Stats) -> str:
+def as_prometheus(stats: EnvironmentStats) -> str:
     """The figures in Prometheus's text format."""
     lines = []
     for name, value in asdict(stats).items():
@@ -84,7 +127,7 @@ _HELP: Final = {
     "memory_bytes": "Memory that they use now.",
     "disk_bytes": "What they have written to their own layers and disks.",
     "leftovers": "Containers that are stale, or could not be removed.",
-    "create_failures": "Environments that could not be made.",
+    "create_failures": "Environments that could not be created.",
     "clone_failures": "Projects that could not be cloned.",
     "timeouts": "Commands that ran out of time.",
 }

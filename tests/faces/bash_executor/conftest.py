@@ -1,4 +1,4 @@
-"""Executors in a directory of their own, with a record of their own."""
+"""Executors with their own directory and audit log."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kakoi.bash_executor import CommandExecutor, create_executor
-from tests.doors.conftest import has_bubblewrap, need
+from tests.cli.conftest import has_bubblewrap, need
 
 Configure = Callable[..., Path]
 Create = Callable[..., CommandExecutor]
@@ -24,7 +24,7 @@ def audit_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The directory of the commands, as the kernel names it."""
+    """The directory of the commands, without symbolic links."""
     directory = Path(os.path.realpath(tmp_path)) / "root"
     directory.mkdir()
     return directory
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def configure(tmp_path: Path) -> Configure:
-    """Writes a configuration from its sections."""
+    """A function that writes a configuration from its sections."""
 
     def write(**sections: Any) -> Path:
         file = tmp_path / "config.yaml"
@@ -44,7 +44,7 @@ def configure(tmp_path: Path) -> Configure:
 
 @pytest.fixture
 def create(root: Path, configure: Configure) -> Iterator[Create]:
-    """Makes executors that are closed in the end: in bubblewrap, unless a sandbox is named."""
+    """A function that creates executors, in bubblewrap by default. The fixture closes them."""
     made: list[CommandExecutor] = []
 
     def make(

@@ -16,7 +16,7 @@ from kakoi.bash_executor import (
     SecurityError,
     create_executor,
 )
-from kakoi.bash_executor.outcomes import answer_of
+from kakoi.bash_executor.command_answer import answer_from_result
 from kakoi.errors import EmptyCommandError, KakoiError, SandboxError
 from kakoi.results import ExecutionResult, Reason
 from tests.faces.bash_executor.conftest import Create
@@ -114,14 +114,14 @@ NONSENSE: list[tuple[str, Callable[[], object]]] = [
     ("the sandbox is 'host'", lambda: CommandExecutor(CommandValidator([]), sandbox="host")),  # type: ignore[arg-type]
     ("root_dir is 5", lambda: CommandExecutor(CommandValidator([]), 5)),  # type: ignore[arg-type]
     ("root_dir is ''", lambda: CommandExecutor(CommandValidator([]), "")),
-    ("cannot hold a NUL", lambda: CommandExecutor(CommandValidator([]), "a\0b")),
+    ("a path without a NUL", lambda: CommandExecutor(CommandValidator([]), "a\0b")),
     ("pure_commands is 'ls'", lambda: CommandExecutor(CommandValidator([]), pure_commands="ls")),
     ("timeout is 0", lambda: CommandExecutor(CommandValidator([]), timeout=0)),
     ("configuration is 5", lambda: create_executor(5)),  # type: ignore[arg-type]
     ("configuration is b", lambda: create_executor(b"x")),  # type: ignore[arg-type]
     ("configuration is ''", lambda: ConfigLoader("")),
-    ("cannot hold a NUL", lambda: ConfigLoader("a\0b")),
-    ("there is no configuration", lambda: ConfigLoader("/nonexistent/config.yaml")),
+    ("a path without a NUL", lambda: ConfigLoader("a\0b")),
+    ("configuration file .* not found", lambda: ConfigLoader("/nonexistent/config.yaml")),
     ("Is a directory", lambda: ConfigLoader("/")),
     ("too long", lambda: ConfigLoader("x" * 5000)),
     ("the key is 5", lambda: ConfigLoader().get(5)),  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_a_sandbox_that_is_not_there_is_an_error_and_no_other_is_taken(create: C
 def test_a_lost_sandbox_is_no_result_of_the_command() -> None:
     lost = ExecutionResult(125, "so far", "", 1, reason=Reason.SANDBOX_LOST, error="it is gone")
     with pytest.raises(SandboxError, match="it is gone") as failed:
-        answer_of(lost, cwd="/w", limit_s=1, note="")
+        answer_from_result(lost, cwd="/w", limit_s=1, note="")
     assert failed.value.details["stdout"] == "so far"
 
 
@@ -161,12 +161,12 @@ def test_a_closed_executor_says_so(create: Create) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nowhere.txt", "there is no file .*nowhere.txt"),
+        ("nowhere.txt", "nowhere.txt.* not found"),
         ("folder", "cannot read .*folder: Is a directory"),
-        ("pipe", "pipe is no file"),
+        ("pipe", "pipe is not a regular file"),
         ("loop", "cannot read .*loop: Too many levels"),
-        ("big", "bytes; that is too long"),
-        ("latin", "no UTF-8"),
+        ("big", "is too long"),
+        ("latin", "not UTF-8"),
     ],
 )
 def test_a_missing_or_broken_whitelist_is_a_configuration_error(

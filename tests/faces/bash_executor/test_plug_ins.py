@@ -57,7 +57,7 @@ def test_an_installed_validator_refuses_and_is_recorded(
     ("value", "said"),
     [
         ("plug_in_without_it:nothing", "AttributeError"),
-        ("plug_in_with_a_number:number", "is 5, not callable"),
+        ("plug_in_with_a_number:number", "is 5, which is not callable"),
     ],
 )
 def test_a_broken_validator_is_named(install: Install, root: Path, value: str, said: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kakoi.bash_executor import CommandExecutor, create_executor
-from kakoi.bash_executor.tracking import TrackedDirectory
+from kakoi.bash_executor.executor import TrackedDirectory
 from kakoi.errors import ConfigurationError, ExecutionError
 from tests.faces.bash_executor.conftest import Create
 
@@ -63,7 +63,7 @@ def test_a_shell_whose_directory_is_gone_leaves_the_tracked_one_alone(
     (root / "gone").mkdir()
     result = executor.execute("cd gone; rmdir ../gone")
     assert result["cwd"] == str(root)
-    assert "could not say where it ended" in result["stderr"]
+    assert "did not report where it ended" in result["stderr"]
     assert executor.execute("pwd")["stdout"] == f"{root}\n"
 
 
@@ -85,7 +85,7 @@ def test_a_directory_that_was_exchanged_for_a_link_is_not_entered(
     executor.execute("cd a")
     (root / "a").rename(tmp_path / "elsewhere")
     (root / "a").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ExecutionError, match="is a link by now"):
+    with pytest.raises(ExecutionError, match="has become a link"):
         executor.execute("touch marker")
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert executor.execute("pwd")["stdout"] == f"{root}\n"

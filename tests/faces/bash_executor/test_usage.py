@@ -131,14 +131,16 @@ def test_the_package_speaks_to_nobody(root: Path) -> None:
     code = "import sys; from kakoi.bash_executor import create_executor; create_executor()"
     shown = run_as_written(f"{code}; print(*sys.modules)", root).split()
     assert "kakoi.bash_executor.executor" in shown
-    speakers = ("kakoi.agent", "kakoi.mcp_server", "mcp", "pydantic_ai", "openai", "anthropic")
+    speakers = ("kakoi.agents", "kakoi.mcp", "mcp", "pydantic_ai", "openai", "anthropic")
     assert [name for name in shown if name.startswith(speakers)] == []
     folder = Path(kakoi.bash_executor.__file__).parent
     for file in folder.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
-                assert not any(name.startswith(("kakoi.agent", "http", "socket")) for name in names)
+                assert not any(
+                    name.startswith(("kakoi.agents", "http", "socket")) for name in names
+                )
             if isinstance(node, ast.Name):
                 assert node.id not in ("input", "print")
 

@@ -34,7 +34,7 @@ from kakoi.builtin import file_search, grep_content, shell
 (open("a file", "w")).write("needle")
 print(asyncio.run(shell("echo said")), asyncio.run(file_search("file")))
 print(asyncio.run(grep_content("needle", ["a file"])))
-speakers = ("kakoi.agent", "pydantic_ai", "openai", "anthropic", "httpx", "mcp")
+speakers = ("kakoi.agents", "pydantic_ai", "openai", "anthropic", "httpx", "mcp")
 print([name for name in sys.modules if name.startswith(speakers)])
 """
     keys = ("API_KEY", "TOKEN", "PROXY", "proxy")
@@ -109,9 +109,9 @@ async def test_a_command_file_limits_its_tools(workspace: Path) -> None:
     assert (command.name, command.allowed_tools) == ("auto-deploy", ("shell", "git"))
     assert command.task.startswith("## Task")
     assert await command.tool("shell")("echo used") == "used\n"
-    with pytest.raises(SecurityError, match="`grep_content` may not be used here"):
+    with pytest.raises(SecurityError, match="`grep_content` is not allowed here"):
         command.tool("grep_content")
-    with pytest.raises(SecurityError, match="`eval` is no tool"):
+    with pytest.raises(SecurityError, match="`eval` is not a tool"):
         command.tool("eval")
 
 
@@ -133,9 +133,9 @@ def test_a_command_file_without_tools_has_none(workspace: Path) -> None:
         ("---\nname: x\nallowed_tool: [git]\n---\n", "did you mean `allowed_tools`"),
         ("---\nname: x\nallowed_tools: git\n---\n", "a list of texts"),
         ("---\nname: ../../x\n---\n", "a short name"),
-        ("---\n[1\n---\n", "is no YAML"),
-        ("---\n- 1\n---\n", r"command\.md:2: there are no keys and values"),
-        ("---\nname: !!python/object/apply:os.system [ls]\n---\n", "is no YAML"),
+        ("---\n[1\n---\n", "is not valid YAML"),
+        ("---\n- 1\n---\n", r"command\.md:2: expected keys and values"),
+        ("---\nname: !!python/object/apply:os.system [ls]\n---\n", "is not valid YAML"),
         ("---\nname: x\n---\n" + "x" * 300_000, "bytes"),
         ("---\nname: " + "[" * 200_000 + "\n---\n", "deep|YAML"),
         ("---\nname: " + "1:" * 100_000 + "1\n---\n", "number|name"),

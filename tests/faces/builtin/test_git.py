@@ -10,13 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kakoi.background import background
+from kakoi._support.asyncio import background
+from kakoi._support.text import short_repr
 from kakoi.builtin import git_commit, git_create_pr, git_push, git_status
-from kakoi.builtin.git import PROGRAMS
-from kakoi.builtin.running import executor_for
-from kakoi.config.identity import git_identity
+from kakoi.builtin.git import PROGRAMS, git_identity
+from kakoi.builtin.shell import executor_for
 from kakoi.errors import CommandFailedError, ConfigurationError, KakoiError, SecurityError
-from kakoi.sections import shown
 
 pytestmark = pytest.mark.anyio
 
@@ -151,40 +150,65 @@ async def test_a_pull_request_is_opened_by_gh(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in for `gh`, which needs an account: it writes down what it was given."""
-    program = tmp_path / "bin" / "gh"
+    told = tmp_path / "bin"
+    program = told / "gh"
     program.parent.mkdir()
-    program.write_text(
-        '#!/bin/sh\nprintf "%s\\n" "$@" > given\ncat > body\necho https://example.org/pull/7\n'
-    )
+    script = f"""#!/bin/sh
+printf "%s\\n" "$@" >{told}/given
+cat >{told}/body
+pwd >{told}/place
+env >{told}/env
+echo https://example.org/pull/7
+"""
+    program.write_text(script)
     program.chmod(0o755)
-    (tmp_path / "security.toml").write_text('[shell]\nsandbox = "host"\n')
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("GH_TOKEN", "for-github-com")
+    monkeypatch.setenv("GH_ENTERPRISE_TOKEN", "for-another-host")
+    git("remote", "add", "origin", "git@github.com:team/project.git")
     title, body = 'It\'s "done" $(ls); `id`', "First.\n\n--base=evil\n$(touch marker)\n"
 
     said = await git_create_pr(title, body, base="develop")
 
     assert said == "https://example.org/pull/7\n"
     assert inspect.signature(git_create_pr).parameters["base"].default == "main"
-    assert (repository / "given").read_text().splitlines() == [
+    assert (told / "given").read_text().splitlines() == [
         "pr",
         "create",
         f"--title={title}",
         "--body-file=-",
         "--base=develop",
+        "--head=main",
+        "--repo=github.com/team/project",
     ]
-    assert (repository / "body").read_text() == body
+    assert (told / "body").read_text() == body
     assert not (repository / "marker").exists()
+    assert (told / "place").read_text() == "/\n"
+    environ = (told / "env").read_text().splitlines()
+    assert "GH_TOKEN=for-github-com" in environ
+    assert not [line for line in environ if "for-another-host" in line]
+    recorded = (tmp_path / "audit.jsonl").read_text()
+    assert "gh pr create" in recorded
 
 
 @pytest.mark.usefixtures("repository")
-async def test_without_gh_the_error_names_it() -> None:
+@pytest.mark.parametrize("address", ["/srv/hub.git", "https://example.org/", "ext::sh -c id"])
+async def test_a_pull_request_needs_a_repository_on_a_server(address: str) -> None:
+    git("remote", "add", "origin", address)
+    with pytest.raises(ConfigurationError):
+        await git_create_pr("title", "body")
+
+
+@pytest.mark.usefixtures("repository")
+async def test_without_gh_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    git("remote", "add", "origin", "https://github.com/team/project.git")
     with pytest.raises(KakoiError, match="gh"):
         await git_create_pr("title", "body")
 
 
 @pytest.mark.usefixtures("repository")
 @pytest.mark.parametrize(
-    "nonsense", [None, 3, b"x", "", "a\0b", "\ud800", ["x"], 10**5000], ids=shown
+    "nonsense", [None, 3, b"x", "", "a\0b", "\ud800", ["x"], 10**5000], ids=short_repr
 )
 async def test_nonsense_is_told_so(nonsense: object) -> None:
     given: Any = nonsense

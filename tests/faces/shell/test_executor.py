@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import kakoi.shell
+from kakoi._support.text import short_repr
 from kakoi.audit import Event, read
-from kakoi.conformance.watching import alive_outside
+from kakoi.backends.probes import processes_outside
 from kakoi.errors import (
     ConfigurationError,
     EmptyCommandError,
@@ -23,7 +24,6 @@ from kakoi.errors import (
     KakoiError,
     SandboxError,
 )
-from kakoi.sections import shown
 from kakoi.shell import (
     SecurityError,
     ShellExecutor,
@@ -248,7 +248,7 @@ async def test_out_of_time_everything_is_dead(workspace: Path) -> None:
     executor = ShellExecutor(["sleep", "echo"], timeout=1)
     with pytest.raises(TimeoutError, match=r"^Command timed out after 1s$") as raised:
         await executor.exec(f"echo begun; (sleep {mark}; echo) & sleep {mark}")
-    assert alive_outside(mark) == []
+    assert processes_outside(mark) == []
     assert isinstance(raised.value, builtins.TimeoutError)
     assert isinstance(raised.value, ExecutionError)
     assert isinstance(raised.value, SandboxError)
@@ -419,7 +419,7 @@ allowed_directories = ["~/projects", "{workspace}"]
 @pytest.mark.requirement("D-040")
 async def test_what_is_off_runs_nothing(workspace: Path, tmp_path: Path) -> None:
     write_security(tmp_path, "[shell]\nenabled = false\n")
-    with pytest.raises(SecurityError, match="shell execution is off"):
+    with pytest.raises(SecurityError, match="shell execution is turned off"):
         await ShellExecutor(["ls"]).exec("ls")
     assert events(tmp_path) == [(Event.REFUSED, "ls")]
 
@@ -433,7 +433,7 @@ async def test_the_feature_can_be_named_and_forbidden(workspace: Path, tmp_path:
         "[features]\nshell = true\n[shell]\nenabled = false\n",
     ):
         write_security(tmp_path, text)
-        with pytest.raises(SecurityError, match="shell execution is off"):
+        with pytest.raises(SecurityError, match="shell execution is turned off"):
             await ShellExecutor().exec("echo off")
 
 
@@ -448,7 +448,7 @@ async def test_directories_are_limited_with_links_and_home_resolved(
     write_security(tmp_path, '[shell]\nallowed_directories = ["~/workspace"]\n')
     assert (await ShellExecutor(working_dir=workspace / "inside").exec("pwd")).success
     for outside in (workspace / "out", tmp_path / "workspace-not", tmp_path):
-        with pytest.raises(SecurityError, match="not among the allowed directories"):
+        with pytest.raises(SecurityError, match="not in an allowed directory"):
             await ShellExecutor(working_dir=outside).exec("pwd")
 
 
@@ -465,8 +465,8 @@ async def test_directories_are_limited_with_links_and_home_resolved(
         ("[shell]\nsandbox = 'dokcer'\n", "did you mean `docker`"),
         ('[shell]\nallowed_directories = ["\\u0000"]\n', "with a NUL"),
         ("shell = 3\n", "a section"),
-        ("[shell\n", "is no TOML"),
-        ("\xff\n", r"is no UTF-8 text \(byte 0\)"),
+        ("[shell\n", "is not valid TOML"),
+        ("\xff\n", r"is not UTF-8 text \(byte 0\)"),
     ],
 )
 def test_a_wrong_file_is_an_error_that_names_the_place(
@@ -516,7 +516,7 @@ async def test_nonsense_is_told_so(workspace: Path, given: object) -> None:
         {"allowed_commands": [3]},
         {"blocked_commands": 3},
     ],
-    ids=shown,
+    ids=short_repr,
 )
 def test_nonsense_for_the_constructor_is_told_so(
     workspace: Path, arguments: dict[str, object]

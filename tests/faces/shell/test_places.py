@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kakoi._support.asyncio import background
 from kakoi.audit import read
-from kakoi.background import background
 from kakoi.errors import EnvironmentUnavailableError
 from kakoi.shell import SecurityError, ShellExecutor
 

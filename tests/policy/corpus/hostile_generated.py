@@ -1,7 +1,8 @@
-"""Hostile lines too large to write down: each must be refused, quickly, and without an exception of ours.
+"""Hostile lines that are too large for a file. Each must be refused quickly, without an exception.
 
-`hostile.jsonl` holds what a person can read. This holds what only a machine would send: a megabyte on one line,
-six thousand levels of nesting, a forbidden program behind thousands of harmless ones. No line is ever run.
+`hostile.jsonl` contains lines that a person can read. This module generates lines that only a
+machine would send: a megabyte on one line, six thousand levels of nesting, a forbidden program
+behind thousands of harmless ones. No line is ever run.
 """
 
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def _nesting() -> Iterator[tuple[str, str]]:
         yield "nesting", "echo " + "{a," * depth + "$(sudo id)" + "}" * depth
         yield "nesting", "if ls; then ls; " + "elif ls; then ls; " * depth + "else sudo id; fi"
         yield "nesting", "find . " + r"\( " * depth + r"-exec sudo ls {} \;" + r" \)" * depth
-    # Harmless inside, but nothing this deep is ever written by hand: the nesting guard refuses it.
+    # Harmless inside, but nobody writes such deep nesting by hand. The nesting guard refuses it.
     yield "nesting-harmless", "echo " + "$(echo " * DEEP + "x" + ")" * DEEP
     yield "nesting-harmless", "(" * DEEP + " ls " + ")" * DEEP
     for opener in (
@@ -99,7 +100,7 @@ def _around_the_limit() -> Iterator[tuple[str, str]]:
     yield "at-the-limit", "echo '" + "sudo " * 12_000 + "'; docker ps"
     yield "over-the-limit", "echo ".ljust(LIMIT + 1, "a")
     yield "over-the-limit", "echo " + "あ" * (LIMIT // 2)
-    # Just below the limit, made of what parsers find slow.
+    # Just below the limit, with input that is slow to parse.
     slow = (
         "$x",
         "${x}",
@@ -173,7 +174,7 @@ def _wrappers() -> Iterator[tuple[str, str]]:
 
 
 def _shells_in_shells(command: str, depth: int) -> str:
-    """Wrap in `sh -c`, quoted once more at each level; the quoting doubles, so depth stays small."""
+    """Wrap in `sh -c`, quoting again at each level. Quoting doubles, so depth stays small."""
     for _ in range(depth):
         escaped = "".join("\\" + char if char in '\\"$`' else char for char in command)
         command = f'sh -c "{escaped}"'

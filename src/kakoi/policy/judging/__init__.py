@@ -1,1 +1,1 @@
-"""Scripts against a policy: the walk, and what it must know of values, files and names."""
+"""Is it allowed?  Holds a script against a policy; follows values, folders, files and names."""

@@ -1,19 +1,26 @@
-"""Decision: the verdict on a command, and the findings that led to it."""
+"""Decision: the verdict on a command, and the findings that led to it; Report collects them."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
 
+from kakoi._support.late import dataclass
 from kakoi.errors import (
     BlockedPatternError,
     CommandNotAllowedError,
     EmptyCommandError,
     SecurityError,
 )
-from kakoi.policy.rules import Verdict
+from kakoi.policy.effects.programs import Invocation
+from kakoi.policy.parsing.words import Word
+from kakoi.policy.rules import Policy, Rule, Verdict
+
+DecisionKind = Literal["command", "file access"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that stands against the command: where it is, which rule, why, and the way out."""
+    """One objection to the command: where it is, which rule, the reason, and what to do instead."""
 
     rule: str
     verdict: Verdict
@@ -24,7 +31,7 @@ class Finding:
     hint: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return the finding as data for JSON."""
         return {
             "rule": self.rule,
             "verdict": self.verdict.value,
@@ -37,38 +44,94 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """May `command` run? The findings are in the order of severity, then of the text."""
+    """May `command` run? The findings are ordered by severity, then by position in the text.
+
+    `kind`: for a file access, `command` is a text that describes it.
+    """
 
     command: str
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
+    kind: DecisionKind = "command"
 
     @property
     def allowed(self) -> bool:
-        """Whether it may run without anybody being asked."""
+        """Whether it may run without asking."""
         return self.verdict is Verdict.ALLOW
 
     def error(self) -> SecurityError:
-        """The exception that says what the decision says; its message names the first finding."""
+        """Return the exception for this decision; its message names the first finding."""
         worst = self.findings[0]
         kinds: dict[str, tuple[type[SecurityError], str]] = {
             "empty-command": (EmptyCommandError, "Empty command"),
             "blocked-pattern": (BlockedPatternError, f"Blocked pattern: {worst.subject}"),
             "not-listed": (CommandNotAllowedError, f"Command not allowed: {worst.subject}"),
         }
-        kind, fact = kinds.get(worst.rule, (SecurityError, f"Blocked command: {worst.subject}"))
+        kind, fact = kinds.get(worst.rule, (SecurityError, f"Blocked {self.kind}: {worst.subject}"))
         message = fact if worst.rule == "empty-command" else f"{fact}: {worst.reason}"
         details = {"rule": worst.rule, "command": self.command}
         return kind(message, decision=self, details=details, hint=worst.hint)
 
 
 def _order(finding: Finding) -> tuple[int, int, str, int, str]:
-    """Worst first, then by place; the rest only makes the order the same every time."""
+    """Worst first, then by position; the rest only makes the order deterministic."""
     return (-finding.verdict.severity, finding.start, finding.rule, finding.end, finding.reason)
 
 
-def decision_from(command: str, findings: list[Finding]) -> Decision:
-    """Join findings: the most severe verdict wins, and each fact is told once."""
+def decision_from(
+    command: str, findings: list[Finding], kind: DecisionKind = "command"
+) -> Decision:
+    """Join findings: the most severe verdict wins, and duplicates are dropped."""
     ordered = sorted(set(findings), key=_order)
     verdict = ordered[0].verdict if ordered else Verdict.ALLOW
-    return Decision(command, verdict, tuple(ordered))
+    return Decision(command, verdict, tuple(ordered), kind)
+
+
+class Report:
+    """Collects findings. Inside `pointing_at`, all of them point at the word with the text.
+
+    `confined`: a sandbox stands behind the command.
+    """
+
+    def __init__(self, policy: Policy, text: str, *, confined: bool = False) -> None:
+        self.policy = policy
+        self.text = text
+        self.confined = confined
+        self.findings: list[Finding] = []
+        self.span: tuple[int, int] | None = None
+
+    @contextmanager
+    def pointing_at(self, word: Word) -> Iterator[None]:
+        """Judge a text inside `word`: positions in that text mean nothing outside it."""
+        before = self.span
+        self.span = before or (word.start, word.end)
+        yield
+        self.span = before
+
+    def find(
+        self, rule: str, verdict: Verdict, word: Word, subject: str, reason: str, hint: str
+    ) -> None:
+        """Add a finding at `word`."""
+        start, end = self.span or (word.start, word.end)
+        self.findings.append(Finding(rule, verdict, start, end, subject, reason, hint))
+
+    def rule(self, rule: Rule, word: Word, subject: str) -> None:
+        """Add the finding of a rule, with its subject filled in."""
+        reason, hint = (text.replace("{subject}", subject) for text in (rule.reason, rule.hint))
+        verdict = rule.verdict_where(confined=self.confined)
+        self.find(rule.id, verdict, word, subject, reason, "" if verdict is Verdict.ALLOW else hint)
+
+    def source(self, word: Word) -> str:
+        """Return the source text of `word`; empty inside a nested text: its positions differ."""
+        return "" if self.span else self.text[word.start : word.end]
+
+    def hit(
+        self, kind: str, word: Word, invocation: Invocation | None = None, subject: str = ""
+    ) -> None:
+        """Check an effect against the rules."""
+        if not subject and word.text is None:
+            # The source text says more than a word without its expansions.
+            subject = self.source(word)
+        for rule in self.policy.rules_by_effect.get(kind, ()):
+            if rule.catches(kind, invocation):
+                self.rule(rule, word, subject or word.shown)

@@ -1,23 +1,38 @@
-"""Files that a command reads, writes or removes, held against the roots and the rules."""
+"""Files that a command reads, writes or removes, checked against the roots and the rules."""
 
 import re
+from typing import Final
 
-from kakoi.policy.judging.folders import Folder
-from kakoi.policy.judging.naming import program_name
-from kakoi.policy.judging.paths import Location, absolute, is_secret, locate
-from kakoi.policy.judging.report import Report
-from kakoi.policy.parsing.script import Command, Script
-from kakoi.policy.programs import Effect, Invocation
-from kakoi.policy.words import Expands, Word, literal_word
+from kakoi.policy.effects.programs import Effect, Invocation
+from kakoi.policy.judging.decision import Report
+from kakoi.policy.judging.folders import WorkingFolder
+from kakoi.policy.judging.paths import Location, absolute, is_secret, locate, within
+from kakoi.policy.judging.program_names import program_name
+from kakoi.policy.parsing.script import Script, SimpleCommand
+from kakoi.policy.parsing.words import Expands, Word, literal_word
 
 DOWNLOADERS = frozenset("curl wget aria2c http https fetch lynx w3m ftp scp nc".split())
 
 
-class Files:
+# Stands for the previous value of PATH in a new one.
+OLD_PATH: Final = "\x01"
+_SYSTEM_PROGRAM: Final = re.compile(r"/(?:usr/(?:local/)?)?s?bin/|/opt/")
+# Where the system and the user's package managers keep programs.
+_PROGRAM_FOLDER: Final = re.compile(
+    r"(?:/usr(?:/local)?|/opt|/snap|/nix)/(?!.*\.\.)[^\0]*|/s?bin"
+    r"|(?:/home/[^/]+|/root)/(?:\.local|\.cargo|\.rustup|go|\.bun|\.deno|\.nvm|\.npm-global|\.yarn|\.volta"
+    r"|\.poetry|\.pixi|\.pyenv|\.rbenv|\.dotnet|\.elan|\.ghcup|\.opam|\.juliaup|\.sdkman"
+    r"|(?:mini|ana)conda3|miniforge3)(?!.*\.\.)/[^\0]*"
+)
+
+
+class FileRules:
     """Judges paths.
 
-    `downloads` are the files that the text fetches, by absolute path; `download_names` those that
-    their addresses name, in whichever directory.
+    `downloads` are the files that the text downloads, by absolute path; `download_names` are the
+    names of downloads that come from their URLs, in any directory. `contents` are the files that
+    the text writes by a redirect or `tee`: what it puts there, None if that is not certain.
+    `path_folders` are the folders that the text adds to PATH.
     """
 
     def __init__(self, report: Report, text: str, roots: tuple[str, ...]) -> None:
@@ -26,11 +41,17 @@ class Files:
         self.roots = roots
         self.downloads: set[str] = set()
         self.download_names: set[str] = set()
+        self.contents: dict[str, Word | None] = {}
+        self.path_folders: dict[str, Word] = {}
 
     def path(
-        self, effect: Effect, invocation: Invocation, sources: list[Command], at: Folder
+        self,
+        effect: Effect,
+        invocation: Invocation,
+        sources: list[SimpleCommand],
+        at: WorkingFolder,
     ) -> None:
-        """An effect on a path; `sources` are the commands whose output it holds."""
+        """Judge an effect on a path; `sources` are the commands whose output it gets."""
         if effect.kind == "reads":
             self.read(effect.word, invocation, at)
         elif effect.kind == "links":
@@ -40,8 +61,8 @@ class Files:
         else:
             self.written(effect.kind, effect.word, invocation, sources, at)
 
-    def read(self, word: Word, invocation: Invocation | None, at: Folder) -> None:
-        """A file that is read: secrets, and connections that look like files."""
+    def read(self, word: Word, invocation: Invocation | None, at: WorkingFolder) -> None:
+        """Judge a file that is read: secrets, and connections that look like files."""
         hidden = word.shape is None and re.search(r"/dev/(?:tcp|udp)", self.text)
         if is_secret(word, at.path):
             self.report.hit("reads-secret", word, invocation)
@@ -53,50 +74,91 @@ class Files:
         kind: str,
         word: Word,
         invocation: Invocation | None,
-        sources: list[Command],
-        at: Folder,
+        sources: list[SimpleCommand],
+        at: WorkingFolder,
     ) -> None:
-        """A file that is written or removed: only inside."""
+        """Judge a file that is written or removed: it must be inside the workspace."""
         if len(word.parts) == 1 and any(p.kind is Expands.PROCESS for p in word.expansions()):
             return
         if word.text:
             self._note_download(absolute(word.text, at.path or "/"), sources, at)
-        place = locate(word, at.path, self.roots)
+        location = locate(word, at.path, self.roots)
         if kind == "writes" and re.search(r"(?:^|/)-[^/]+$", word.text or ""):
             self.report.hit("names-option", word, invocation)
-        if place is Location.INSIDE and self._could_be_elsewhere(word, at):
-            place = Location.UNCLEAR
-        if place is Location.NETWORK:
+        if location is Location.INSIDE and self._could_be_elsewhere(word, at):
+            location = Location.UNCLEAR
+        if location is Location.NETWORK:
             self.report.hit("network-device", word, invocation)
-        elif place is not Location.INSIDE:
-            # After a `cd` only the whole path shows why.
+        elif location is not Location.INSIDE:
+            # After a `cd` only the full path explains the refusal.
             relative = word.text is not None and not word.tilde and at.path is not None
             whole = absolute(word.text or "", at.path or "/") if relative else ""
-            self.report.hit(f"{kind}-{place.value}", word, invocation, whole)
+            self.report.hit(f"{kind}-{location.value}", word, invocation, whole)
 
-    def _note_download(self, path: str, sources: list[Command], at: Folder) -> None:
-        """Take note of a file that holds a download, or a copy of one."""
+    def _note_download(self, path: str, sources: list[SimpleCommand], at: WorkingFolder) -> None:
+        """Remember a file that contains a download, or a copy of one."""
         if any(program_name(source) in DOWNLOADERS for source in sources):
             self.downloads.add(path)
         words = [w for s in sources for w in (*s.words[1:], *(r.target for r in s.redirects))]
         copied = {absolute(w.text, at.path or "/") for w in words if w.text} & self.downloads
         for original in copied - {path}:
-            # What it is copied to may be a directory.
+            # The destination of the copy can be a directory.
             self.downloads |= {path, f"{path}/{original.rpartition('/')[2]}"}
+        originals = {absolute(w.text, at.path or "/") for w in words if w.text} - {path}
+        for original in originals:
+            # A copy of a program of the system is that program, by another name.
+            if original in self.contents or _SYSTEM_PROGRAM.match(original):
+                for copy in (path, f"{path}/{original.rpartition('/')[2]}"):
+                    self.contents[copy] = self.contents.get(original)
 
-    def _could_be_elsewhere(self, word: Word, at: Folder) -> bool:
-        """Whether a path that looks fine leads out if a `cd` fails or a value climbs up."""
+    def note_content(self, target: Word, content: Word | None, at: WorkingFolder) -> None:
+        """Remember what the text writes into a file; None if that is not certain."""
+        if target.text:
+            path = absolute(target.text, at.path or "/")
+            self.contents[path] = None if path in self.contents else content
+
+    def _could_be_elsewhere(self, word: Word, at: WorkingFolder) -> bool:
+        """Whether a path that looks fine is outside if a `cd` fails or a value has `..`."""
         outside = Location.OUTSIDE
         if word.shape is None:
             return ".." in self.text
-        # Where nobody knows the directory, a path that climbs may lead anywhere.
+        # If the directory is unknown, a path with `..` can lead anywhere.
         return any(
             ".." in word.shape if other is None else locate(word, other, self.roots) is outside
             for other in at.others
         )
 
-    def all_inside(self, shapes: list[str | None], at: Folder) -> bool:
-        """Whether every directory of a search path is one of ours."""
+    def extends_path(self, shape: str | None, value: Word, at: WorkingFolder) -> bool:
+        """Whether a value of PATH only adds folders of the project, the system or its user."""
+        folders = (shape or "").split(":")
+        known = all(
+            folder == OLD_PATH
+            or _PROGRAM_FOLDER.fullmatch(folder)
+            or self._is_folder_of_programs(folder, at)
+            for folder in folders
+        )
+        if known:
+            added = {absolute(each, at.path or "/") for each in folders if each != OLD_PATH}
+            self.path_folders |= dict.fromkeys(added, value)
+        return known and OLD_PATH in folders
+
+    def _is_folder_of_programs(self, folder: str, at: WorkingFolder) -> bool:
+        path = absolute(folder, at.path or "/")
+        inside = locate(literal_word(folder, 0, 0), at.path, self.roots) is Location.INSIDE
+        return bool(folder and inside and re.search(r"/\.?bin$", path)) and any(
+            within(path, root) for root in self.roots
+        )
+
+    def folders_with_new_programs(self) -> list[Word]:
+        """Return where the text adds a folder to PATH in which it writes a file itself."""
+        return [
+            word
+            for folder, word in self.path_folders.items()
+            if any(within(path, folder) for path in (*self.contents, *self.downloads))
+        ]
+
+    def all_inside(self, shapes: list[str | None], at: WorkingFolder) -> bool:
+        """Whether every directory of a search path is inside the workspace."""
         return all(
             shape is not None
             and (
@@ -107,13 +169,13 @@ class Files:
             for folder in filter(None, (shape or "?").split(":"))
         )
 
-    def comes_from_outside(self, word: Word, at: Folder) -> bool:
-        """Whether code or settings at `word` are not the project's own."""
+    def comes_from_outside(self, word: Word, at: WorkingFolder) -> bool:
+        """Whether code or settings at `word` come from outside the project."""
         address = re.match(r"[A-Za-z][\w+.-]*://|data:|npm:|git\+", word.prefix)
         return bool(address) or locate(word, at.path, self.roots) is Location.OUTSIDE
 
-    def is_download(self, word: Word, at: Folder, script: Script) -> bool:
-        """Whether `word` names a file that this text fetched, or fetches something itself."""
+    def is_download(self, word: Word, at: WorkingFolder, script: Script) -> bool:
+        """Whether `word` names a file that this text downloaded, or downloads something itself."""
         path = absolute(word.prefix, at.path or "/")
         named = path.rpartition("/")[2] in self.download_names
         return named or path in self.downloads or fetches(word, script)

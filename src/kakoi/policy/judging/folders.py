@@ -1,36 +1,37 @@
-"""Which directory each command of a script runs in: `cd` is followed, subshells keep their own.
+"""Which directory each command of a script runs in: `cd` is followed, subshells have their own.
 
-Within its own list (`cd x && …`) a `cd` is taken to have succeeded. Behind it, the directory it
-came from is kept in mind as well, unless it exists for certain. One that may happen again leaves
-the directory unknown.
+Within its own list (`cd x && …`) a `cd` is assumed to succeed. After that list, the directory
+before it also counts as possible, unless the new one certainly exists. A `cd` that can happen again
+makes the directory unknown.
 """
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kakoi._support.late import dataclass
 from kakoi.policy.judging.paths import SCRATCH, absolute, within
 from kakoi.policy.judging.values import Values
-from kakoi.policy.parsing.script import Command, Script
-from kakoi.policy.words import Word
+from kakoi.policy.parsing.script import Script, SimpleCommand
+from kakoi.policy.parsing.words import Word
 
-_HOME = "/home/user"  # stands for the home directory: outside, wherever it is
+_HOME = "/home/user"  # represents the home directory, which is always outside
 _MOVING = ("cd", "pushd", "popd")
 _MAX_OTHERS = 8
 _LONGEST_PATH = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """Where a command runs; `others` are where it may run if an earlier `cd` did not happen."""
+class WorkingFolder:
+    """Where a command runs; `others` are where it runs if an earlier `cd` did not happen."""
 
     path: str | None
     others: frozenset[str | None] = frozenset()
 
 
 @dataclass(slots=True)
-class _Place:
-    """One subshell: where it is, where else it may be, and where this statement may leave it."""
+class _Subshell:
+    """One subshell: where it is, where else it can be, and where this statement can leave it."""
 
     path: str | None
     others: frozenset[str | None] = frozenset()
@@ -38,19 +39,19 @@ class _Place:
     statement: int = -1
 
 
-class Folders:
-    """The current directory of every subshell; None where nobody can tell."""
+class WorkingFolders:
+    """The current directory of every subshell; None if it is unknown."""
 
     def __init__(self, start: str | None, script: Script) -> None:
         self._start = start
-        self._by_scope: dict[tuple[int, ...], _Place] = {(): _Place(start)}
+        self._by_scope: dict[tuple[int, ...], _Subshell] = {(): _Subshell(start)}
         commands = script.commands
         self._moves = any(_moves(command) for command in commands)
         self._lost = any(_moves(c) and c.function for c in commands) or any(
             map(_trap_moves, commands)
         )
         self._lost_in_loops = any(_moves(c) and c.repeats for c in commands)
-        # From here on a `cd` that stands alone ends the script if it fails.
+        # From this command on, a `cd` on its own ends the script if it fails.
         ends = (i for i, c in enumerate(commands) if c.certain and not c.scope and _sets(c, "-"))
         self._ends_early = next(ends, len(commands))
         if any(_sets(command, "+") for command in commands):
@@ -58,60 +59,60 @@ class Folders:
         self._sizes = Counter(command.statement for command in commands)
         self._text = script.text
 
-    def of(self, command: Command) -> Folder:
-        """Where the command runs. A new subshell starts where its parent is."""
+    def of(self, command: SimpleCommand) -> WorkingFolder:
+        """Return where the command runs. A new subshell starts where its parent is."""
         # A function runs wherever it is called.
         if self._lost or (command.function and self._moves):
-            return Folder(None)
+            return WorkingFolder(None)
         if self._lost_in_loops and command.repeats:
-            return Folder(None)
-        place = self._place(command)
-        return Folder(place.path, place.others - {place.path})
+            return WorkingFolder(None)
+        subshell = self._subshell(command)
+        return WorkingFolder(subshell.path, subshell.others - {subshell.path})
 
-    def _place(self, command: Command) -> _Place:
+    def _subshell(self, command: SimpleCommand) -> _Subshell:
         known = command.scope
         while known not in self._by_scope:
             known = known[:-1]
-        place = self._by_scope[known]
+        subshell = self._by_scope[known]
         if known != command.scope:
-            place = replace(place)
-            self._by_scope[command.scope] = place
-        if place.statement != command.statement:
-            # Within its own list a `cd` is taken to have succeeded; behind it, it may not have.
-            place.others = _few(place.others | place.left)
-            place.left, place.statement = frozenset(), command.statement
-        return place
+            subshell = replace(subshell)
+            self._by_scope[command.scope] = subshell
+        if subshell.statement != command.statement:
+            # Within its own list a `cd` is assumed to succeed; after it, it may have failed.
+            subshell.others = _few(subshell.others | subshell.left)
+            subshell.left, subshell.statement = frozenset(), command.statement
+        return subshell
 
-    def follow(self, command: Command, index: int, values: Values) -> None:
-        """Take note of a `cd`."""
+    def follow(self, command: SimpleCommand, index: int, values: Values) -> None:
+        """Follow a `cd`."""
         if not _moves(command):
             return
-        place = self._place(command)
+        subshell = self._subshell(command)
         variants = list(values.variants(command.words[1:], index))
         name = command.words[0].static
         lost = (
             name == "popd"
             or command.repeats
             or (name == "pushd" and len(command.words) != 2)
-            or len({_target(words, place.path) for words in variants}) != 1
+            or len({_target(words, subshell.path) for words in variants}) != 1
         )
-        before = place.path
-        place.path = None if lost else _target(variants[0], before)
+        before = subshell.path
+        subshell.path = None if lost else _target(variants[0], before)
         ends = index > self._ends_early and self._stands_alone(command)
-        surely = command.certain and (ends or self._exists(place.path))
+        surely = command.certain and (ends or self._exists(subshell.path))
         if not surely:
-            place.left = _few(place.left | place.others | {before})
-        place.others = _few(
-            frozenset(_target(words, other) for other in place.others for words in variants)
+            subshell.left = _few(subshell.left | subshell.others | {before})
+        subshell.others = _few(
+            frozenset(_target(words, other) for other in subshell.others for words in variants)
         )
 
-    def _stands_alone(self, command: Command) -> bool:
-        """Whether the shell takes notice that it fails: not in a list, and not behind `!`."""
+    def _stands_alone(self, command: SimpleCommand) -> bool:
+        """Whether the shell notices if it fails: it is not in a list, and not after `!`."""
         negated = self._text[: command.start].rstrip().endswith("!")
         return self._sizes[command.statement] == 1 and not negated
 
     def _exists(self, path: str | None) -> bool:
-        """Whether the directory is there for certain: ours, one above it, or a temporary one."""
+        """Whether it certainly exists: the first directory, one above it, or a temporary one."""
         above = path is not None and self._start is not None and within(self._start, path)
         return above or path in ("/", *SCRATCH)
 
@@ -120,20 +121,20 @@ def _few(folders: frozenset[str | None]) -> frozenset[str | None]:
     return folders if len(folders) <= _MAX_OTHERS else frozenset({None})
 
 
-def _sets(command: Command, sign: str) -> bool:
-    """`set -e`, or `set +e` and anything else that may undo it."""
+def _sets(command: SimpleCommand, sign: str) -> bool:
+    """`set -e`, or `set +e` and anything else that can undo it."""
     words = [word.static or "+" for word in command.words]
     options = words[1:2] if sign == "-" else words[1:]
     pattern = re.compile(re.escape(sign) + (r"[a-zA-Z]*e" if sign == "-" else ""))
     return words[:1] == ["set"] and any(map(pattern.match, options))
 
 
-def _trap_moves(command: Command) -> bool:
+def _trap_moves(command: SimpleCommand) -> bool:
     trap = bool(command.words) and command.words[0].static == "trap"
     return trap and any(re.search(r"\b(?:cd|pushd|popd)\b", w.shown) for w in command.words[1:])
 
 
-def _moves(command: Command) -> bool:
+def _moves(command: SimpleCommand) -> bool:
     return bool(command.words) and command.words[0].static in _MOVING
 
 

@@ -1,22 +1,34 @@
-"""The walk over one script: every command, redirect and assignment is held against the policy."""
+"""The walk over one script: checks every command, redirect and assignment against the policy."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from kakoi.policy.judging.disguise import disguised, offers_options
-from kakoi.policy.judging.files import fetches
-from kakoi.policy.judging.folders import Folder, Folders
-from kakoi.policy.judging.inputs import feeds_dot_commands, standard_input
-from kakoi.policy.judging.naming import (
+from kakoi._support.late import dataclass
+from kakoi.policy.effects.invocation_effects import effects_of
+from kakoi.policy.effects.languages.inline import LANGUAGES
+from kakoi.policy.effects.programs import Effect, Invocation, invoke
+from kakoi.policy.effects.readers.code import DROPS, code_effects
+from kakoi.policy.judging.files import OLD_PATH, FileRules, fetches
+from kakoi.policy.judging.folders import WorkingFolder, WorkingFolders
+from kakoi.policy.judging.hidden_options import has_option_like_values, possible_options
+from kakoi.policy.judging.interpreter_input import (
+    feeds_dot_commands,
+    hides_programs,
+    script_language,
+    standard_input,
+    text_written_by,
+)
+from kakoi.policy.judging.paths import absolute
+from kakoi.policy.judging.program_names import (
     DELETERS,
     callable_functions,
-    named,
+    find_program,
+    may_name_program,
+    names_known_program,
     program_name,
     starts_itself_without_end,
 )
-from kakoi.policy.judging.paths import absolute
-from kakoi.policy.judging.texts import MAX_TEXTS, Context, Reading, readings, reads_in_its_own_way
 from kakoi.policy.judging.values import Values
 from kakoi.policy.judging.variables import (
     STATE_BUILTINS,
@@ -25,20 +37,40 @@ from kakoi.policy.judging.variables import (
     meaning_of,
     setting_of,
 )
-from kakoi.policy.parsing.script import Assignment, Command, Redirect, Unreadable
-from kakoi.policy.programs import Effect, Invocation, invoke
-from kakoi.policy.reading.code_readers import code_effects
-from kakoi.policy.reading.effects import effects_of
+from kakoi.policy.parsing.parser import Reading, readings, reads_in_its_own_way
+from kakoi.policy.parsing.script import Assignment, Redirect, SimpleCommand, Unreadable
+from kakoi.policy.parsing.words import (
+    STDIN_NAMES,
+    Expands,
+    Expansion,
+    Literal,
+    Word,
+    literal_word,
+    make_word,
+)
 from kakoi.policy.rules import Verdict
-from kakoi.policy.words import Expands, Expansion, Word, literal_word, make_word
 
 MAX_WRAPPERS: Final = 8
+# No one writes more texts than this in one command, and each is parsed.
+MAX_TEXTS: Final = 100
+
+
+@dataclass
+class TextContext:
+    """What a nested text shares with the text around it."""
+
+    files: FileRules
+    cwd: str
+    depth: int = 0
+    texts: int = 0
 
 
 class Judge:
     """Judges one script; a text inside it (`sh -c …`) gets a judge of its own, one level deeper."""
 
-    def __init__(self, context: Context, reading: Reading, outer: "Judge | None" = None) -> None:
+    def __init__(
+        self, context: TextContext, reading: Reading, outer: "Judge | None" = None
+    ) -> None:
         self.context = context
         self.report = context.files.report
         self.hit = self.report.hit
@@ -48,14 +80,14 @@ class Judge:
         self.outer = outer
         inherited = outer.values.to_inherit() if outer else {}
         self.values: Values = Values(script, inherited, posix=reading.posix)
-        self.here = Folder(context.cwd)
-        self.folders = Folders(context.cwd, script)
+        self.here = WorkingFolder(context.cwd)
+        self.folders = WorkingFolders(context.cwd, script)
         self.functions = callable_functions(script)
-        self.offers_options = offers_options(script)
+        self.has_option_like_values = has_option_like_values(script)
         self.index = 0
 
     def judge(self) -> None:
-        """Find everything that stands against the script."""
+        """Find every objection to the script."""
         for definition in self.script.definitions:
             if definition.name in self.policy.programs:
                 word = literal_word(definition.name, definition.start, definition.end)
@@ -71,10 +103,12 @@ class Judge:
             self.here = self.folders.of(command)
             self.command(command)
             self.folders.follow(command, index, self.values)
+        for word in self.files.folders_with_new_programs():
+            self.hit("sets-variable", word, subject="PATH")
 
     # ── commands ──
 
-    def command(self, command: Command) -> None:
+    def command(self, command: SimpleCommand) -> None:
         for assignment in command.assignments:
             self.assignment(assignment, command)
         for redirect in command.redirects:
@@ -88,11 +122,21 @@ class Judge:
             for word in command.words[1:]:
                 if any(part.kind is Expands.COMMAND for part in word.expansions()):
                     self.hit("mass-delete", word)
-        for words in self.values.variants(command.words[1:], self.index):
-            self.argv((first, *words), command)
+        for words in self.every_argv(command):
+            self.argv(words, command)
 
-    def argv(self, words: tuple[Word, ...], command: Command, lenient: str = "") -> None:
-        """Judge one program with its arguments, and whatever it starts in turn.
+    def every_argv(self, command: SimpleCommand) -> Iterator[tuple[Word, ...]]:
+        """Yield the words of a command with every value that its variables can have."""
+        first = command.words[0]
+        if not names_known_program(first):
+            for words in self.values.variants(command.words[1:], self.index):
+                yield (first, *words)
+            return
+        for words in self.values.variants(command.words, self.index):
+            yield words if words and may_name_program(words[0]) else (first, *words[1:])
+
+    def argv(self, words: tuple[Word, ...], command: SimpleCommand, lenient: str = "") -> None:
+        """Judge one program with its arguments, and every program that it starts.
 
         `lenient` is set for a program that a package manager finds (`npx`, `bundle exec`).
         """
@@ -111,7 +155,7 @@ class Judge:
             program = text
         else:
             known = frozenset(self.policy.rules_by_program)
-            name = named(text, self.here.path, self.files.roots, known)
+            name = find_program(text, self.here.path, self.files.roots, known)
             lenient = lenient or ("runs-project" if name.from_package else "")
             if name.effect:
                 self.runs_file(Effect(name.effect, words[0]), None)
@@ -122,41 +166,56 @@ class Judge:
         invocation = invoke(program, words, has_subcommands=has_subcommands)
         self.invocation(invocation, command, lenient)
 
-    def invocation(self, invocation: Invocation, command: Command, lenient: str) -> None:
+    def invocation(self, invocation: Invocation, command: SimpleCommand, lenient: str) -> None:
         word = invocation.named_by
-        denied = False
+        worst = Verdict.ALLOW
         for rule in self.policy.rules_by_program.get(invocation.program, ()):
             if rule.applies_to(invocation):
-                self.report.rule(rule, word, invocation.names[0])
-                denied = denied or rule.verdict is Verdict.DENY
-        if not denied:
-            self.listed(invocation, word, lenient)
+                self.report.rule(rule, word, invocation.short_name)
+                verdict = rule.verdict_where(confined=self.report.confined)
+                worst = max(worst, verdict, key=lambda each: each.severity)
+        if worst is not Verdict.DENY:
+            self.listed(invocation, word, lenient, asked=worst is Verdict.ASK)
         for effect in effects_of(invocation):
             self.effect(effect, invocation, command)
-        for operand in disguised(invocation) if self.offers_options else ():
+        for operand in possible_options(invocation) if self.has_option_like_values else ():
             self.hit("unclear-option", operand, invocation)
 
-    def listed(self, invocation: Invocation, word: Word, lenient: str) -> None:
-        """Is the program, with its subcommand, on the list?"""
+    def listed(self, invocation: Invocation, word: Word, lenient: str, *, asked: bool) -> None:
+        """Check that the program, with its subcommand, is on the list.
+
+        `asked`: a rule asks already, and its reason is more exact.
+        """
         entry = self.policy.entry(invocation.names)
+        verdict = Verdict.DENY
         if entry is not None:
+            verdict = entry.verdict_where(confined=self.report.confined)
+        if entry is not None and verdict is not Verdict.DENY:
+            if entry.verdict is Verdict.ASK and (asked or invocation.only_shows):
+                return  # More is said elsewhere, or there is nothing to ask about.
             if entry.verdict is not Verdict.ALLOW:
                 hint = entry.hint or "Ask your user, or use a command that only reads."
-                self.report.find(
-                    "asks-first", entry.verdict, word, entry.command, entry.reason, hint
-                )
+                hint = "" if verdict is Verdict.ALLOW else hint
+                self.report.find("asks-first", verdict, word, entry.command, entry.reason, hint)
+        elif self.policy.is_open:
+            # Only a rule that was added can object: there is no list that could name it.
+            if lenient:
+                self.hit("package-program", word, subject=invocation.short_name)
         elif (
             self.policy.any_command
             or self.policy.only_shows_itself(invocation)
             or (lenient == "runs-project" and invocation.program.endswith(".py"))
+            or (self.report.confined and not lenient and invocation.only_asks_about_itself)
         ):
             return
+        elif lenient:
+            kind = "project-program" if lenient == "runs-project" else "package-program"
+            self.hit(kind, word, subject=invocation.short_name)
         else:
-            kind = "package-program" if lenient else "not-listed"
-            self.hit(kind, word, subject=invocation.names[0])
+            self.hit("not-listed", word, subject=invocation.short_name)
 
-    def calls_function(self, name: str, word: Word, command: Command) -> bool:
-        """Whether the name surely reaches a function of the script, whose body is judged anyway."""
+    def calls_function(self, name: str, word: Word, command: SimpleCommand) -> bool:
+        """Whether the name certainly calls a function of the script: its body is judged anyway."""
         judge: Judge | None = self
         while judge is not None and name not in judge.functions:
             judge = judge.outer
@@ -171,7 +230,7 @@ class Judge:
 
     # ── assignments and redirects ──
 
-    def assignment(self, assignment: Assignment, command: Command) -> None:
+    def assignment(self, assignment: Assignment, command: SimpleCommand) -> None:
         # `IFS=, read -r a b` splits one line; alone it would change how every later word is read.
         if assignment.name == "IFS" and program_name(command) in ("read", "mapfile", "readarray"):
             return
@@ -187,17 +246,34 @@ class Judge:
             self.text(value)
         elif meaning is Meaning.PATHS and value is not None and self.stays_inside(name, value):
             return
+        elif meaning is Meaning.CHANGES and value is not None and self.extends_path(name, value):
+            self.hit("extends-path", word, subject=name)
         elif meaning is not Meaning.HARMLESS:
             self.hit(meaning.value, word, subject=name)
 
     def stays_inside(self, name: str, value: Word) -> bool:
-        """Whether a search path holds only directories of ours, and what it was before."""
+        """Whether a search path has only directories of the workspace and its previous value."""
         parts = (p for p in value.parts if not (isinstance(p, Expansion) and p.name == name))
         own = make_word(tuple(parts), value.start, value.end)
         shapes = [w.shape for words in self.values.variants((own,), self.index) for w in words]
         return self.files.all_inside(shapes, self.here)
 
-    def redirect(self, redirect: Redirect, command: Command) -> None:
+    def extends_path(self, name: str, value: Word) -> bool:
+        """Whether `PATH=$PWD/bin:$PATH` keeps the old value, and every other folder is known."""
+        if name != "PATH":
+            return False
+        is_old = [isinstance(p, Expansion) and p.name == "PATH" for p in value.parts]
+        parts = tuple(
+            Literal(OLD_PATH, True) if old else part
+            for old, part in zip(is_old, value.parts, strict=True)
+        )
+        if is_old.count(True) != 1 or any(getattr(p, "operator", "") for p in value.parts):
+            return False
+        own = make_word(parts, value.start, value.end)
+        shapes = [w.shape for words in self.values.variants((own,), self.index) for w in words]
+        return bool(shapes) and all(self.files.extends_path(s, value, self.here) for s in shapes)
+
+    def redirect(self, redirect: Redirect, command: SimpleCommand) -> None:
         if redirect.descriptor.startswith("{"):
             name = redirect.descriptor.strip("{}")
             self.variable(name, None, literal_word(name, redirect.start, redirect.end))
@@ -207,12 +283,14 @@ class Judge:
             for word in words:
                 if redirect.writes:
                     self.files.written("writes", word, None, self.sources(command), self.here)
+                    content = None if redirect.operator == ">>" else text_written_by(command)
+                    self.files.note_content(word, content, self.here)
                 else:
                     self.files.read(word, None, self.here)
 
     # ── effects ──
 
-    def effect(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def effect(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         handler = _HANDLERS.get(effect.kind)
         if handler is not None:
             handler(self, effect, invocation, command)
@@ -223,12 +301,12 @@ class Judge:
             self.hit(effect.kind, effect.word, invocation)
 
     def every_effect(
-        self, effects: Iterable[Effect], invocation: Invocation, command: Command
+        self, effects: Iterable[Effect], invocation: Invocation, command: SimpleCommand
     ) -> None:
         for each in effects:
             self.effect(each, invocation, command)
 
-    def runs(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def runs(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         argv = effect.argv
         if effect.text == "xargs":
             argv = self.values.fed(argv, command)
@@ -241,15 +319,15 @@ class Judge:
         self.argv(argv, command, lenient)
         self.context.depth -= 1
 
-    def runs_text(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def runs_text(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         self.text(effect.word, invocation, same_shell=effect.kind == "runs-here")
 
     def text(
         self, word: Word, invocation: Invocation | None = None, *, same_shell: bool = False
     ) -> None:
-        """Judge shell text that a word holds.
+        """Judge a word that is shell text.
 
-        In another shell neither functions nor variables of this one are known.
+        Another shell does not know the functions and variables of this one.
         """
         if word.text is None:
             kind = "download-run" if fetches(word, self.script) else "hidden-text"
@@ -273,11 +351,13 @@ class Judge:
         *,
         same_shell: bool,
     ) -> None:
-        """Judge one way in which a shell may read the text of `word`."""
+        """Judge one way in which a shell can read the text of `word`."""
         if isinstance(reading, Unreadable):
+            verdict = self.policy.unreadable
             hint = "Write the inner command in plain shell, or run it without the wrapper."
+            hint = hint if verdict is Verdict.DENY else ""
             reason = f"inside it, {reading.reason}"
-            self.report.find("unreadable", Verdict.DENY, word, word.shown[:40], reason, hint)
+            self.report.find("unreadable", verdict, word, word.shown[:40], reason, hint)
             return
         outside = [s for s in self.script.hidden if not word.start <= s[0] < word.end]
         if reading.script.evaluates and outside:
@@ -285,34 +365,46 @@ class Judge:
         self.context.depth += 1
         with self.report.pointing_at(word):
             inner = Judge(self.context, reading, self if same_shell else None)
-            # A trap runs wherever the shell is when it goes off.
+            # A trap runs in the directory where the shell is when the trap fires.
             folder = None if same_shell and self.values.moves else self.here.path
-            inner.folders = Folders(folder, reading.script)
+            inner.folders = WorkingFolders(folder, reading.script)
             inner.judge()
         self.context.depth -= 1
 
-    def runs_stdin(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def runs_stdin(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         """An interpreter that reads its program from standard input."""
-        given = standard_input(command, self.script)
+        stdin = standard_input(command, self.script)
         shell = effect.text == "sh"
-        if given.file is not None:
-            kind = given.effect or ("runs-file" if shell else "runs-code-file")
-            self.runs_file(Effect(kind, given.file), invocation)
-        elif given.effect in ("runs-input", "download-run"):
-            self.hit(given.effect, effect.word, invocation)
-        elif shell and (given.effect or not given.texts):
+        if stdin.file is not None:
+            kind = stdin.effect or ("runs-file" if shell else "runs-code-file")
+            self.runs_file(Effect(kind, stdin.file), invocation)
+        elif stdin.effect in ("runs-input", "download-run"):
+            self.hit(stdin.effect, effect.word, invocation)
+        elif shell and (stdin.effect or not stdin.texts):
             self.hit("runs-input", effect.word, invocation)
         else:
-            for text in given.texts:
+            for text in stdin.texts:
                 self.program_text(text, effect.text, invocation, command)
 
-    def runs_sql_input(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        """A database shell that is fed commands: dot-commands among them run programs."""
+    def runs_sql_input(
+        self, effect: Effect, invocation: Invocation, command: SimpleCommand
+    ) -> None:
+        """A database shell that reads commands: its dot-commands run programs."""
         if feeds_dot_commands(command, self.script):
             self.hit("runs-input", effect.word, invocation)
 
+    def fed_commands(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
+        """The input of a program with commands of its own: one can start another program."""
+        stdin = standard_input(command, self.script)
+        if any(re.search(effect.text, text.shown.replace("\\n", "\n")) for text in stdin.texts):
+            self.hit("runs-input", effect.word, invocation)
+        elif stdin.effect in ("runs-input", "download-run"):
+            self.hit(stdin.effect, effect.word, invocation)
+        if any(DROPS.search(text.shown) for text in stdin.texts):
+            self.hit("database-deletes", effect.word, invocation)
+
     def program_text(
-        self, text: Word, language: str, invocation: Invocation, command: Command
+        self, text: Word, language: str, invocation: Invocation, command: SimpleCommand
     ) -> None:
         if language == "sh":
             self.text(text, invocation)
@@ -321,62 +413,111 @@ class Judge:
         else:
             self.every_effect(code_effects(language, text), invocation, command)
 
-    def runs_code(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def runs_code(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         language = effect.kind.removeprefix("code-")
         self.every_effect(code_effects(language, effect.word), invocation, command)
 
-    def runs_module(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        """`python -m NAME`, `pnpm NAME`: judged as the program of that name, if we know one."""
+    def runs_module(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
+        """`python -m NAME`, `pnpm NAME`: judged as the program of that name, if it is known."""
         if effect.word.static in self.policy.programs:
             self.runs(effect, invocation, command)
 
-    def loads_outside(self, effect: Effect, invocation: Invocation, _: Command) -> None:
+    def loads_outside(self, effect: Effect, invocation: Invocation, _: SimpleCommand) -> None:
         if self.files.comes_from_outside(effect.word, self.here):
             self.hit("loads", effect.word, invocation)
 
-    def runs_file(self, effect: Effect, invocation: Invocation | None, *_: Command) -> None:
-        """A script or program file: one that this very text downloads is a download that is run."""
+    def runs_file(self, effect: Effect, invocation: Invocation | None, *_: SimpleCommand) -> None:
+        """A script or program file; one that this text downloads is a download that is run."""
         word, kind = effect.word, effect.kind
+        path = absolute(word.prefix, self.here.path or "/")
         if self.files.is_download(word, self.here, self.script):
             kind = "download-run"
         elif kind == "runs-file" and any(p.kind is Expands.PROCESS for p in word.expansions()):
             kind = "hidden-text"
+        elif kind == "runs-file" and path in self.files.contents:
+            kind = self.runs_written(self.files.contents[path])
+        elif kind == "runs-file" and word.shape is None and self.report.confined:
+            kind = "runs-written"
         self.hit(kind, word, invocation)
 
-    def unclear(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def runs_written(self, content: Word | None) -> str:
+        """Judge a script that this text writes and runs; return the effect of running it.
+
+        What would be asked about in the open is not asked here: another script that the text does
+        not show would not be asked about either.
+        """
+        language = script_language(content) if content is not None else None
+        if content is None or language is None or content.text is None:
+            return "runs-written"
+        if not self.report.confined:
+            return "runs-file"
+        before = len(self.report.findings)
+        if language == "sh":
+            self.text(content)
+        else:
+            for effect in code_effects(language, content):
+                if effect.kind == "program-runs" and effect.text:
+                    self.text(literal_word(effect.text, content.start, content.end))
+        found = self.report.findings[before:]
+        self.report.findings[before:] = [f for f in found if f.verdict is Verdict.DENY]
+        return "runs-file"
+
+    def program_file(self, effect: Effect, invocation: Invocation, _: SimpleCommand) -> None:
+        """`awk -f FILE`: a file of the project, unless the text itself provides it."""
+        word, path = effect.word, absolute(effect.word.prefix, self.here.path or "/")
+        fed = word.shape is None or (word.static or "") in STDIN_NAMES or path.startswith("/proc/")
+        if self.files.is_download(word, self.here, self.script):
+            self.hit("download-run", word, invocation)
+        elif fed or path in self.files.contents or path.startswith("/dev/"):
+            self.hit("program-file-fed", word, invocation)
+        else:
+            self.hit(effect.kind, word, invocation)
+
+    def sources_activate(self, effect: Effect, invocation: Invocation, _: SimpleCommand) -> None:
+        """`source VENV/bin/activate`: of a virtual environment, unless this text writes it."""
+        path = absolute(effect.word.prefix, self.here.path or "/")
+        if path in self.files.contents or self.files.is_download(
+            effect.word, self.here, self.script
+        ):
+            self.hit("sources-file", effect.word, invocation)
+
+    def unclear(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         kind = "download-run" if fetches(effect.word, self.script) else effect.kind
         self.hit(kind, effect.word, invocation)
 
-    def program_runs(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        """Code that starts programs: what it names is judged like any command."""
-        self.hit(effect.kind, effect.word, invocation)
+    def program_runs(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
+        """Code that starts programs: a command that it spells out is judged like any other."""
+        hides = not effect.text and hides_programs(effect.word.shown, self.policy.denied_programs)
+        self.hit("program-hides" if hides else effect.kind, effect.word, invocation)
         if effect.text:
             self.text(literal_word(effect.text, effect.word.start, effect.word.end))
 
-    def sets(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def sets(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         setting = setting_of(effect.word, invocation.program)
         if setting.effect:
             self.hit(setting.effect, effect.word, invocation)
         elif setting.name:
             self.variable(setting.name, setting.value, effect.word)
 
-    def chdir(self, effect: Effect, invocation: Invocation, command: Command) -> None:
-        """What follows in this command happens in another directory."""
+    def chdir(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
+        """The rest of this command happens in another directory."""
         known = effect.word.text
-        self.here = Folder(None if known is None else absolute(known, self.here.path or "/"))
+        self.here = WorkingFolder(None if known is None else absolute(known, self.here.path or "/"))
 
-    def path(self, effect: Effect, invocation: Invocation, command: Command) -> None:
+    def path(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         self.files.path(effect, invocation, self.sources(command), self.here)
+        if invocation.program == "tee":
+            self.files.note_content(effect.word, text_written_by(command), self.here)
 
-    def sources(self, command: Command) -> list[Command]:
+    def sources(self, command: SimpleCommand) -> list[SimpleCommand]:
         return [command, *(self.script.commands[index] for index in command.feeders)]
 
     def downloads(self, effect: Effect, *_: object) -> None:
-        """A download under the name that its address ends with."""
+        """A download that gets its name from the end of its URL."""
         self.files.download_names.add(effect.text)
 
 
-_HANDLERS: Final[dict[str, Callable[[Judge, Effect, Invocation, Command], None]]] = {
+_HANDLERS: Final[dict[str, Callable[[Judge, Effect, Invocation, SimpleCommand], None]]] = {
     "runs": Judge.runs,
     **dict.fromkeys(("runs-shell", "runs-here"), Judge.runs_text),
     "runs-stdin": Judge.runs_stdin,
@@ -388,7 +529,10 @@ _HANDLERS: Final[dict[str, Callable[[Judge, Effect, Invocation, Command], None]]
     "downloads": Judge.downloads,
     **dict.fromkeys(("runs-module", "runs-script"), Judge.runs_module),
     "runs-sql-input": Judge.runs_sql_input,
+    "fed-commands": Judge.fed_commands,
     "loads-outside": Judge.loads_outside,
-    **{f"code-{language}": Judge.runs_code for language in ("node", "python", "ruby", "php")},
+    "sources-activate": Judge.sources_activate,
+    "program-file": Judge.program_file,
+    **{f"code-{language}": Judge.runs_code for language in LANGUAGES},
     **dict.fromkeys(("reads", "writes", "deletes", "links"), Judge.path),
 }

@@ -1,7 +1,7 @@
-"""Where a path points: inside the workspace, outside, a device, a secret. By its text alone.
+"""Where a path points, from its text alone: inside the workspace, outside, a device, a secret.
 
-No file is looked at, so a symbolic link is not followed here: the kernel keeps that wall. What the
-text shows is enough for a clear early answer.
+No file is examined, so symbolic links are not followed here: the sandbox enforces that boundary.
+The text is enough for a clear early answer.
 """
 
 import posixpath
@@ -10,15 +10,16 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
 
-from kakoi.policy.words import Expands, Expansion, Literal, Word
+from kakoi._support.late import pattern
+from kakoi.policy.parsing.words import Expands, Expansion, Literal, Word
 
-# Everybody may write here: temporary files, and the layout of a task's container.
+# Always writable: temporary files, and the folders of a task's container.
 SCRATCH: Final = ("/tmp", "/var/tmp", "/dev/shm", "/workspace/project", "/workspace/tmp")  # noqa: S108 (judged, not used)
 _HARMLESS_DEVICES: Final = frozenset(
     "/dev/null /dev/stdout /dev/stderr /dev/stdin /dev/tty /dev/zero /dev/random /dev/urandom "
     "/dev/full".split()
 )
-_SECRET: Final = re.compile(
+_SECRET: Final = pattern(
     r"(?:^|/)(?:\.ssh|\.gnupg|\.aws|\.azure|\.kube|\.config/(?:gcloud|gh|op))(?:/|$)"
     r"|(?:^|/)\.(?:netrc|git-credentials|pgpass|my\.cnf|pypirc|vault-token)$"
     r"|(?:^|/)\.docker/config\.json$|(?:^|/)id_(?:rsa|ed25519|ecdsa|dsa)$"
@@ -31,18 +32,18 @@ _SECRET: Final = re.compile(
     r"|(?:^|/)\.(?:terraform\.d/credentials|claude/\.credentials|codex/auth|local/share/keyrings|password-store)"
     r"|^/etc/(?:kubernetes/[^/]*\.conf|ssl/private|rancher)(?:$|/)"
 )
-_GIT_INTERNALS: Final = re.compile(
+_GIT_INTERNALS: Final = pattern(
     r"(?:^|/)\.git(?:/(?:hooks|config(?:\.worktree)?|commondir|info|modules|worktrees|objects|refs)(?:/|$)|/?$)"
-    # What holds a HEAD is a repository to git, with settings of its own.
+    # git takes a directory with a HEAD for a repository with settings of its own.
     r"|/HEAD$"
 )
-# A name that bash before 5.2, and every other shell, may take for the directory above.
-_CLIMBING: Final = re.compile(r"(?:^|/)(\.[^/]*[*?\[][^/]*)(?=/|$)")
+# A pattern that bash before 5.2 and every other shell can expand to the parent directory.
+_CLIMBING: Final = pattern(r"(?:^|/)(\.[^/]*[*?\[][^/]*)(?=/|$)")
 
 
 _LONGEST_PATH: Final = 4096
 _STAND_IN: Final = "\0"
-# What a glob may stand for: `cat /etc/shado?`.
+# What a glob can stand for: `cat /etc/shado?`.
 _KNOWN_SECRETS: Final = tuple(
     tuple(path.split("/"))
     for path in (
@@ -54,7 +55,7 @@ _KNOWN_SECRETS: Final = tuple(
 
 
 class Location(StrEnum):
-    """What stands at a path, as far as its text tells."""
+    """What a path points to, as far as its text shows."""
 
     INSIDE = "inside"
     OUTSIDE = "outside"
@@ -65,7 +66,7 @@ class Location(StrEnum):
 
 
 def locate(word: Word, cwd: str | None, roots: tuple[str, ...]) -> Location:
-    """Where a write to `word` would land. `cwd` is None when nobody knows the directory."""
+    """Return where a write to `word` would go. `cwd` is None if the directory is unknown."""
     known = word.shape if word.shape is not None else word.prefix
     if word.tilde:
         return Location.OUTSIDE
@@ -88,7 +89,7 @@ def locate(word: Word, cwd: str | None, roots: tuple[str, ...]) -> Location:
 
 
 def _settled(word: Word, path: str, roots: tuple[str, ...]) -> bool:
-    """Whether what is known of the word settles where it points."""
+    """Whether the known part of the word is enough to say where it points."""
     if word.shape is not None:
         return True
     first = word.parts[0]
@@ -107,7 +108,7 @@ def _device(path: str) -> Location:
 
 
 def is_secret(word: Word, cwd: str | None) -> bool:
-    """Whether reading `word` would show a credential or another process's memory."""
+    """Whether reading `word` would reveal a credential or another process's memory."""
     known = word.shape if word.shape is not None else _with_stand_ins(word)
     if not known or len(known) > _LONGEST_PATH:
         return False
@@ -115,7 +116,7 @@ def is_secret(word: Word, cwd: str | None) -> bool:
         known = re.sub(r"^~[^/]*", "/home/user", known)
     elif known.startswith("$HOME"):
         known = "/home/user" + known[5:]
-    # The directory of descriptors is a link, so `..` in it leads to the process.
+    # The directory of descriptors is a link, so `..` in it is the directory of the process.
     known = re.sub(r"^/+dev/+fd(?=/)", "/proc/self/fd", known)
     path = absolute(known, cwd or "/nowhere")
     if word.glob and _may_stand_for_secret(path):
@@ -124,7 +125,7 @@ def is_secret(word: Word, cwd: str | None) -> bool:
 
 
 def _with_stand_ins(word: Word) -> str:
-    """The text of a word, with a stand-in for each part that only the run will tell."""
+    """Return the text of a word, with a stand-in for each part that is known only at run time."""
     if not word.prefix and not any(type(part) is Literal for part in word.parts):
         return ""
     return "".join(
@@ -152,7 +153,7 @@ def _may_stand_for_secret(path: str) -> bool:
 
 
 def _begins_secret(path: str) -> bool:
-    """`/etc/sha…`: what is known of the last name begins like that of a secret."""
+    """`/etc/sha…`: the known part of the last name is the beginning of a secret's name."""
     begun, stand_in, rest = path.partition(_STAND_IN)
     folder, _, name = begun.rpartition("/")
     return bool(stand_in and name and not rest) and any(
@@ -161,11 +162,11 @@ def _begins_secret(path: str) -> bool:
 
 
 def absolute(path: str, cwd: str) -> str:
-    """The path made absolute and normal, lexically."""
+    """Return the path, absolute and normalized, from its text alone."""
     joined = posixpath.normpath(posixpath.join(cwd, path))
     return "/" + joined.lstrip("/")
 
 
 def within(path: str, root: str) -> bool:
-    """Whether `path` is `root` or below it. The root of everything holds nothing for us."""
+    """Whether `path` is `root` or below it. Always False if `root` is `/` or empty."""
     return root not in ("", "/") and (path == root or path.startswith(root.rstrip("/") + "/"))

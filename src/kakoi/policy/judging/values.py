@@ -1,21 +1,22 @@
-"""What the expansions of a script can become, where the script itself says so.
+"""What the expansions of a script can become, if the script itself says so.
 
-`for f in *.txt; do mv "$f" out/; done` names its files, `x=build; mkdir $x` its directory. A word
-whose variables are set in plain sight is judged by every value they can have, including none at
-all where the assignment may not have happened. What comes from elsewhere (`read`, `$1`, a program's
-output) stays unknown, or has a known *shape* at best. When in doubt, it is unknown.
+`for f in *.txt; do mv "$f" out/; done` names its files, and `x=build; mkdir $x` its directory. A
+word whose variables are set in the script is judged with every value they can have, including none
+at all if the assignment may not have happened. A value from elsewhere (`read`, `$1`, the output of
+a program) stays unknown, or has a known *shape* at best. When in doubt, a value is unknown.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import product
 from typing import Final
 
+from kakoi._support.late import dataclass, pattern
 from kakoi.policy.judging.outputs import heredoc_passed_on, plain_output, printed_by_pipeline
-from kakoi.policy.parsing.script import Assignment, Command, Script
-from kakoi.policy.words import Expands, Expansion, Literal, Part, Word, make_word
+from kakoi.policy.parsing.script import Assignment, Script, SimpleCommand
+from kakoi.policy.parsing.words import Expands, Expansion, Literal, Part, Word, make_word
 
 MAX_VARIANTS: Final = 16
 _MAX_DEPTH: Final = 4
@@ -23,27 +24,33 @@ _MAX_PARTS: Final = 500
 _MAX_ELEMENTS: Final = 128
 _NUMBERS: Final = frozenset("? # $ RANDOM SECONDS LINENO UID EUID PPID BASHPID".split())
 _NUMBERS_OF_BASH: Final = frozenset("RANDOM SECONDS UID EUID BASHPID".split())
-# What the environment surely gives, by shape. The home directory is outside, wherever it is.
-_GIVEN: Final = {"PWD": ".", "TMPDIR": "/tmp", "HOME": "/home/user", "USER": "_", "LOGNAME": "_"}  # noqa: S108
-# Names the shell fills by itself, or that mean more than their text.
+# Variables that the environment certainly sets, by shape. The home directory is always outside.
+_ENVIRONMENT: Final = {
+    "PWD": ".",
+    "TMPDIR": "/tmp",  # noqa: S108
+    "HOME": "/home/user",
+    "USER": "_",
+    "LOGNAME": "_",
+}
+# Variables that the shell sets by itself, or that mean more than their text.
 _SPECIAL: Final = frozenset("REPLY MAPFILE OPTARG OPTIND _ IFS PWD OLDPWD DIRSTACK COPROC".split())
 _FILLING: Final = frozenset(
     "read mapfile readarray getopts printf wait declare local export typeset readonly unset".split()
 )
-# Before these an assignment stays, in any shell but bash.
+# In any shell other than bash, an assignment before one of these persists.
 _SPECIAL_BUILTINS: Final = frozenset(
     ": . break continue eval exec exit return set shift times trap unset".split()
 )
 _DECLARING: Final = frozenset("declare local export typeset readonly".split())
 _MOVING: Final = frozenset("cd pushd popd".split())
 _DEFAULTING: Final = (":-", "-", ":=", "=")
-_NOTHING: Final = Word((), 0, 0, "")
-_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_NOTHING: Final = Word((), 0, 0, "", "")
+_NAME: Final = pattern(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """The values a variable is given; `since` is the command from which on it is surely set.
+    """The values of a variable; after the command `since` it is certainly set.
 
     `within` is the body of the loop that sets it.
     """
@@ -65,11 +72,11 @@ class Values:
         self, script: Script, inherited: Mapping[str, Variable], *, posix: bool = False
     ) -> None:
         self.script = script
-        # Another shell than bash has no `RANDOM`: there it is what anybody made of it, or nothing.
+        # Other shells than bash have no `RANDOM`: there it is an ordinary variable, or unset.
         self.numbers = _NUMBERS - _NUMBERS_OF_BASH if posix else _NUMBERS
         self.parts_left = 0
         self.known: dict[str, Variable] = dict(inherited)
-        # Arrays that one certain assignment sets and nothing else touches, and which command does.
+        # Arrays that one certain assignment sets and nothing else changes, with its command.
         self.arrays: dict[str, tuple[int, tuple[Word, ...]]] = {}
         self.moves = any(_program(command) in _MOVING for command in script.commands)
         functions = {definition.name for definition in script.definitions}
@@ -78,7 +85,7 @@ class Values:
                 if not command.words or _program(command) in _DECLARING:
                     self._assign(assignment, command, index)
                 elif _program(command) in functions:
-                    # `x=a cmd` sets nothing for the words of this text, but for a function's body.
+                    # `x=a cmd` sets x for the body of a function, not for the words of this text.
                     value = None if assignment.value is None else (assignment.value,)
                     self._add(assignment.name, Variable(value))
                 elif posix and _program(command) in _SPECIAL_BUILTINS:
@@ -87,12 +94,12 @@ class Values:
                 self._add(name, Variable(None))
         for binding in script.bindings:
             self._add(binding.name, Variable(binding.values, within=binding.body))
-        # A name that is not known until it runs, or a trap, may have changed any of them.
+        # A name that is known only at run time, or a trap, can have changed any of them.
         if any(_may_set_anything(command) for command in script.commands):
             self.known = dict.fromkeys(self.known, Variable(None))
             self.arrays = {}
 
-    def _assign(self, assignment: Assignment, command: Command, index: int) -> None:
+    def _assign(self, assignment: Assignment, command: SimpleCommand, index: int) -> None:
         flags = {word.prefix for word in command.words[1:] if word.prefix.startswith("-")}
         plain = flags <= {"-x", "-r", "-g"} and assignment.name not in _SPECIAL
         certain = command.certain and command.scope == ()
@@ -119,13 +126,13 @@ class Values:
             self.known[name] = Variable((*old.values, *new.values), since, within)
 
     def are_names(self, name: str) -> bool:
-        """Whether every value of the variable is a plain name, given in the text."""
+        """Whether every value of the variable is a plain name in the text."""
         variable = self.known.get(name)
         values = variable.values if variable else None
         return bool(values) and all(_NAME.fullmatch(value.static or "") for value in values or ())
 
     def to_inherit(self) -> dict[str, Variable]:
-        """The variables for a text that runs later in the same shell, free of our own positions."""
+        """Return the variables for a text that runs later in the same shell, without positions."""
         inherited = {}
         for name, variable in self.known.items():
             resolved = [w for v in variable.values or () for w in self._resolve(v, {}, -1)]
@@ -138,7 +145,7 @@ class Values:
     # ── variants ──
 
     def variants(self, words: tuple[Word, ...], index: int) -> Iterator[tuple[Word, ...]]:
-        """The words of command `index` with every combination of known values filled in."""
+        """Yield the words of command `index` with every combination of known values filled in."""
         if all(word.text is not None for word in words):
             yield words
             return
@@ -160,7 +167,7 @@ class Values:
         return values if variable.surely_set(index) else (*values, _NOTHING)
 
     def _names(self, words: tuple[Word, ...]) -> set[str]:
-        """The variables that decide what the words become, each looked into once."""
+        """Return the variables that decide what the words become, each visited once."""
         names: set[str] = set()
         for _ in range(_MAX_DEPTH):
             parts = [part for word in words for part in word.expansions()]
@@ -189,7 +196,7 @@ class Values:
         return _split(parts, word) if self.parts_left > 0 else [word]
 
     def _elements(self, part: Expansion, word: Word, index: int) -> list[Word]:
-        """The words that `"${a[@]}"` is in command `index`; without quotes they are split again."""
+        """Return the words of `"${a[@]}"` in command `index`; without quotes they are split."""
         since, elements = self.arrays[part.name]
         if since >= index or len(elements) > _MAX_ELEMENTS:
             return [word]
@@ -201,7 +208,7 @@ class Values:
         return [each for text in texts for each in _split([text], word)]
 
     def _expand(self, part: Expansion, setting: Mapping[str, Word], depth: int) -> list[Part]:
-        # A value made of values made of values can be larger than any memory.
+        # A value made of values made of values can exceed the memory.
         self.parts_left -= 1
         if depth > _MAX_DEPTH or self.parts_left <= 0:
             return [part]
@@ -219,7 +226,7 @@ class Values:
         if text is not None:
             return Literal(text, part.quoted)
         printed = printed_by_pipeline(commands, part.commands)
-        # After a `cd`, "here" is another directory than when the value was made.
+        # After a `cd`, `.` is no longer the directory where the value was computed.
         elsewhere = printed == "." and depth > 0 and self.moves
         temporary = printed == "/tmp/_" and "TMPDIR" in self.known  # noqa: S108
         return part if printed is None or elsewhere or temporary else _shape(printed, part)
@@ -231,18 +238,18 @@ class Values:
             value = setting.get(part.name)
             return [part] if value is None else self._value(part, value, setting, depth)
         if part.operator in _DEFAULTING:
-            return [part] if part.name in _GIVEN else self._operand(part, setting, depth)
+            return [part] if part.name in _ENVIRONMENT else self._operand(part, setting, depth)
         if part.operator or (part.name == "PWD" and depth > 0 and self.moves):
             return [part]
-        given = "0" if part.name in self.numbers else _GIVEN.get(part.name)
-        return [part] if given is None else [_shape(given, part)]
+        shape = "0" if part.name in self.numbers else _ENVIRONMENT.get(part.name)
+        return [part] if shape is None else [_shape(shape, part)]
 
     def _value(
         self, part: Expansion, value: Word, setting: Mapping[str, Word], depth: int
     ) -> list[Part]:
-        """What `${name…}` makes of one value of the variable."""
+        """Return what `${name…}` makes of one value of the variable."""
         operator = part.operator
-        # The value may be made of the variable itself: `OUT=${OUT:-build}`.
+        # The value can contain the variable itself: `OUT=${OUT:-build}`.
         rest = {name: word for name, word in setting.items() if name != part.name}
         if operator in _DEFAULTING and value.text == "":
             return self._operand(part, rest, depth)
@@ -257,7 +264,7 @@ class Values:
         return [part]
 
     def _operand(self, part: Expansion, setting: Mapping[str, Word], depth: int) -> list[Part]:
-        """The default in `${x:-default}`, in which quotes still quote."""
+        """Return the default in `${x:-default}`, in which quotes still quote."""
         return self._inner(part.operand or _NOTHING, part, setting, depth, keep_quotes=True)
 
     def _inner(
@@ -272,7 +279,7 @@ class Values:
         parts: list[Part] = []
         for part in value.parts:
             if isinstance(part, Literal) and value.tilde and not parts:
-                parts.append(Expansion(Expands.SHAPE, True, _GIVEN["HOME"]))
+                parts.append(Expansion(Expands.SHAPE, True, _ENVIRONMENT["HOME"]))
                 parts.append(Literal(part.text.partition("/")[2], outer.quoted))
             elif isinstance(part, Literal):
                 parts.append(Literal(part.text, outer.quoted or (keep_quotes and part.quoted)))
@@ -285,13 +292,13 @@ class Values:
 
     # ── xargs ──
 
-    def fed(self, argv: tuple[Word, ...], command: Command) -> tuple[Word, ...]:
-        """xargs' command line, with the shape of the lines it reads in place of its arguments."""
+    def fed(self, argv: tuple[Word, ...], command: SimpleCommand) -> tuple[Word, ...]:
+        """Return the command line of xargs, with the shape of its input lines as arguments."""
         commands = [self.script.commands[index] for index in command.feeders]
         printed = printed_by_pipeline(commands, command.feeders) if commands else None
-        given = [redirect.body for redirect in command.redirects if redirect.body is not None]
-        if len(given) == 1 and not commands:
-            printed = plain_output((given[0].static or "").strip())
+        bodies = [redirect.body for redirect in command.redirects if redirect.body is not None]
+        if len(bodies) == 1 and not commands:
+            printed = plain_output((bodies[0].static or "").strip())
         if printed is None:
             return argv
         return tuple(_with_shape(word, printed) for word in argv)
@@ -312,7 +319,7 @@ def _shape(text: str, part: Expansion) -> Expansion:
 
 
 def without_suffix(value: Word, pattern: Word, *, longest: bool) -> str | None:
-    """What `${x%pattern}` makes of a value; None when a glob in the value leaves it open."""
+    """Return what `${x%pattern}` makes of a value; None if a glob in the value leaves it open."""
     text, ending = value.text, pattern.text
     if text is None or ending is None or len(text) > 200:
         return None
@@ -322,21 +329,21 @@ def without_suffix(value: Word, pattern: Word, *, longest: bool) -> str | None:
     return next((text[:at] for at in cuts if fnmatchcase(text[at:], ending)), text)
 
 
-def _program(command: Command) -> str:
+def _program(command: SimpleCommand) -> str:
     return (command.words[0].static or "") if command.words else ""
 
 
-def _names_filled(command: Command) -> Iterator[str]:
-    """Variables that a builtin fills with something not seen in the text."""
+def _names_filled(command: SimpleCommand) -> Iterator[str]:
+    """Yield variables that a builtin sets to a value that is not in the text."""
     if _program(command) in _FILLING:
         for word in command.words[1:]:
             text = word.shown
-            # The name may stand in one word with its option: `printf -vNAME`, `read -raNAME`.
+            # The name can be in one word with its option: `printf -vNAME`, `read -raNAME`.
             begins = range(2, len(text)) if text.startswith("-") else (0,)
             yield from (name[0] for at in begins if (name := _NAME.match(text, at)))
 
 
-def _may_set_anything(command: Command) -> bool:
+def _may_set_anything(command: SimpleCommand) -> bool:
     program = _program(command)
     words = command.words[1:]
     if program == "trap":
@@ -347,7 +354,7 @@ def _may_set_anything(command: Command) -> bool:
 
 
 def _prints_into_unknown(words: tuple[Word, ...]) -> bool:
-    """`printf -v "$name" …`, also where the option itself may come out of an expansion."""
+    """`printf -v "$name" …`, also if the option itself can come from an expansion."""
     first = words[0] if len(words) > 1 else _NOTHING
     if first.static == "-v":
         return words[1].text is None
@@ -355,7 +362,7 @@ def _prints_into_unknown(words: tuple[Word, ...]) -> bool:
 
 
 def _split(parts: list[Part], word: Word) -> list[Word]:
-    """The words that the parts make: an unquoted blank separates, an unquoted nothing vanishes."""
+    """Return the words of the parts: unquoted blanks separate, empty unquoted parts vanish."""
     words: list[list[Part]] = [[]]
     for part in parts:
         if isinstance(part, Expansion) or part.quoted or not re.search(r"[ \t\n]", part.text):

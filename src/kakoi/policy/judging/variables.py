@@ -2,23 +2,23 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kakoi.policy.reading.package_sources import ADDRESS, UNPROTECTED, index_risk
-from kakoi.policy.reading.shell_readers import ASSIGNED, placeholder
-from kakoi.policy.words import Expansion, Word
+from kakoi._support.late import dataclass, pattern
+from kakoi.policy.effects.package_sources import ADDRESS, UNPROTECTED, index_risk
+from kakoi.policy.effects.readers.shell import ASSIGNED, placeholder
+from kakoi.policy.parsing.words import Expansion, Word
 
 # Builtins that name variables without giving them a value.
 NAMING_BUILTINS: Final = frozenset("export declare local readonly typeset unset".split())
-# Builtins that change the shell itself: behind `command` nobody follows what they do.
+# Builtins that change the shell itself: after `command`, their effect is not followed.
 STATE_BUILTINS: Final = NAMING_BUILTINS | frozenset(
     "cd pushd popd read mapfile readarray getopts printf trap set shopt eval source hash".split()
 )
 
-# Set, they make the shell, the loader, git or an interpreter run or read something else.
-_DENIED: Final = re.compile(
+# If set, they make the shell, the loader, git or an interpreter run or read something else.
+_DENIED: Final = pattern(
     r"LD_.*|DYLD_.*|PATH|IFS|BASH_ENV|ENV|PS[0-4]|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|BASH_(?!SILENCE).*|SHELL|CDPATH"
     r"|GLOBIGNORE|EXECIGNORE|FPATH|ZDOTDIR|POSIXLY_CORRECT|HISTFILE|GIT_.*|.*PAGER|.*EDITOR|VISUAL|BROWSER"
     r"|LESSOPEN|LESSCLOSE|NODE_OPTIONS|NODE_PATH|PYTHONSTARTUP|PYTHONHOME|PYTHONINSPECT|PYTHONBREAKPOINT"
@@ -32,32 +32,38 @@ _DENIED: Final = re.compile(
     r"|HOSTALIASES|RESOLV_.*|LOCALDOMAIN|MALLOC_.*|GCC_EXEC_PREFIX|COMPILER_PATH|COLLECT_.*|DEPENDENCIES_OUTPUT"
     r"|NPM_CONFIG_(?:SCRIPT_SHELL|NODE_OPTIONS|GIT|GLOBALCONFIG|USERCONFIG|PREFIX|SHELL|NODE_GYP|INIT_MODULE|VIEWER)"
     r"|PIP_CONFIG_FILE|UV_CONFIG_FILE|GRADLE_USER_HOME|ANT_ARGS|M2_HOME|FZF_.*|TMUX|PSQLRC"
-    # Programs that are started, or options that are read, instead of those in the text.
+    # They start other programs, or add other options, than those in the text.
     r"|GOCACHEPROG|GOAUTH|PKG_CONFIG|JAVACMD|RUSTFMT|RUBYSHELL|FCEDIT|.*_SYMBOLIZER_PATH|PYTHONEXECUTABLE|PYTHONPLATLIBDIR"
     r"|CARGO_ALIAS_.*|CARGO_.*CREDENTIAL.*|CCC_OVERRIDE_OPTIONS|CC_(?:PRINT|LOG).*|SUNPRO_DEPENDENCIES|TAPE|ZIPOPT|UNZIP(?:OPT)?|ZIPINFO(?:OPT)?"
     r"|ACK_OPTIONS|ACKRC|BAT_CONFIG_.*|BUN_OPTIONS|YARN_(?:YARN_PATH|RC_FILENAME|PLUGINS.*)|TS_NODE_(?:COMPILER|TRANSPILER|REQUIRE)"
-    # With them the text of `$"…"` comes out of a file.
+    r"|CCACHE_(?:PREFIX.*|COMPILER.*|CONFIGPATH|EXTENSION)|SCCACHE_.*|TEXMF.*|open(?:in|out)_any|shell_escape.*"
+    r"|(?:GH|GLAB)_CONFIG_DIR|GH_PATH|R_(?:HOME|PROFILE.*|ENVIRON.*)|LUA_(?:INIT|PATH|CPATH).*|JULIA_(?:LOAD_PATH|DEPOT_PATH|BINDIR)"
+    # With them the text of `$"…"` comes from a file.
     r"|TEXTDOMAIN(?:DIR)?"
 )
-_ASKED: Final = re.compile(
+_ASKED: Final = pattern(
     r"HOME|XDG_CONFIG_HOME|PYTHONPATH|CLASSPATH|GOFLAGS|.*_OPTS|RUSTFLAGS|CGO_.*|.*FLAGS|MAVEN_ARGS"
 )
 _SYSTEM_FOLDER: Final = r"(?:/usr|/opt|/Library|/nix)/(?!.*\.\.).*"
-# Asked about by their value: what it may be without a question.
+# Where the system's own packages have their modules.
+_SYSTEM_MODULES: Final = pattern(
+    r"/usr/(?:local/)?lib(?:64)?/python3[\d.]*/(?:dist|site)-packages/?"
+)
+# Variables that ask depending on their value: the values that need no question.
 _ASKED_BY_VALUE: Final = {
-    # `category` may be a class of any module.
-    "PYTHONWARNINGS": re.compile(r"[\w:, ]*"),
-    "PYTEST_ADDOPTS": re.compile(r"(?!.*(?:\.\.|~|(?:^|[=\s'\"])/))[^\0]*", re.DOTALL),
-    **dict.fromkeys(("JAVA_HOME", "DOTNET_ROOT"), re.compile(rf"(?:{_SYSTEM_FOLDER})?")),
-    "UV_PYTHON": re.compile(rf"{_SYSTEM_FOLDER}|[\w@+-]*\d[\w.@+-]*|"),
+    # `category` can be a class of any module.
+    "PYTHONWARNINGS": pattern(r"[\w:, ]*"),
+    "PYTEST_ADDOPTS": pattern(r"(?!.*(?:\.\.|~|(?:^|[=\s'\"])/))[^\0]*", re.DOTALL),
+    **dict.fromkeys(("JAVA_HOME", "DOTNET_ROOT"), pattern(rf"(?:{_SYSTEM_FOLDER})?")),
+    "UV_PYTHON": pattern(rf"{_SYSTEM_FOLDER}|[\w@+-]*\d[\w.@+-]*|"),
 }
 # Where package managers fetch from.
-_INDEXES: Final = re.compile(
+_INDEXES: Final = pattern(
     r"(?:PIP|UV)_(?:(?:DEFAULT_|EXTRA_)?INDEX(?:_URL)?|FIND_LINKS)|PIP_(?:REQUIREMENT|CONSTRAINT|EDITABLE)"
     r"|NPM_CONFIG_(?:.*:)?REGISTRY|YARN_(?:NPM_)?REGISTRY(?:_SERVER)?|BUN_CONFIG_REGISTRY|GOPROXY"
     r"|CARGO_REGISTRIES_.*_INDEX|PIPENV_PYPI_MIRROR|BUNDLE_MIRROR__.*"
 )
-# Whether they verify what they get: what may be said without giving that up.
+# Whether they verify downloads: the values that keep verification on.
 _VERIFYING: Final = {
     **dict.fromkeys(("PIP_TRUSTED_HOST", "UV_INSECURE_HOST", "GOINSECURE", "GONOSUMCHECK"), ("",)),
     **dict.fromkeys(("NPM_CONFIG_STRICT_SSL", "YARN_ENABLE_STRICT_SSL"), ("", "true", "1")),
@@ -65,55 +71,53 @@ _VERIFYING: Final = {
     "PYTHONHTTPSVERIFY": ("", "1"),
     "GOSUMDB": ("", "sum.golang.org", "sum.golang.google.cn"),
 }
-_COMPILERS: Final = re.compile(
-    r"CC|CXX|LD|AR|AS|NM|RANLIB|STRIP|CPP|FC|HOSTCC|HOSTCXX|RUSTC_LINKER"
-)
-_IDENTITY: Final = re.compile(
+_COMPILERS: Final = pattern(r"CC|CXX|LD|AR|AS|NM|RANLIB|STRIP|CPP|FC|HOSTCC|HOSTCXX|RUSTC_LINKER")
+_IDENTITY: Final = pattern(
     r"GIT_(?:(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)|TERMINAL_PROMPT|OPTIONAL_LOCKS|MERGE_AUTOEDIT|LFS_SKIP_SMUDGE"
     r"|CONFIG_NOSYSTEM|ADVICE|PROGRESS_DELAY|DISCOVERY_ACROSS_FILESYSTEM|CEILING_DIRECTORIES|FLUSH|PS1_.*)"
 )
 _HARMLESS_VALUES: Final[Mapping[str, re.Pattern[str]]] = {
-    "pager": re.compile(r"cat|less|more|less -[A-Za-z]+|true|"),
-    "editor": re.compile(r"true|:|cat|"),
-    "less": re.compile(r"-?[A-Za-z]*"),
-    "trace": re.compile(r"[0-2]?|true|false"),
+    "pager": pattern(r"cat|less|more|less -[A-Za-z]+|true|"),
+    "editor": pattern(r"true|:|cat|"),
+    "less": pattern(r"-?[A-Za-z]*"),
+    "trace": pattern(r"[0-2]?|true|false"),
     # Flags that only tune; `--require`, `--import`, `--loader` and `-r` load code.
-    "node": re.compile(
+    "node": pattern(
         r"(?:\s*--(?:max[-_]old[-_]space[-_]size|max[-_]semi[-_]space[-_]size|stack[-_]size|unhandled-rejections"
         r"|dns-result-order|max-http-header-size|openssl-legacy-provider|no-warnings|no-deprecation"
         r"|trace-(?:warnings|uncaught|deprecation)|enable-source-maps|experimental-[\w-]*(?<!loader)"
         r"|no-experimental-[\w-]+|preserve-symlinks|expose-gc|throw-deprecation)(?:=[\w.:-]+)?\s*)*"
     ),
-    "off": re.compile(r"none|true|false|\d*"),
-    "make": re.compile(r"(?:-?j\d*|\d+|-[ks]|--no-print-directory|\s)*"),
-    "java": re.compile(r"(?:-X(?:mx|ms|ss)\w+|-D[\w.]+=[\w.:/-]*|\s)*"),
-    "flags": re.compile(r"(?!.*(?:exec|linker|plugin|wrapper|agent|-B|@|load|init)).*", re.DOTALL),
+    "off": pattern(r"none|true|false|\d*"),
+    "make": pattern(r"(?:-?j\d*|\d+|-[ks]|--no-print-directory|\s)*"),
+    "java": pattern(r"(?:-X(?:mx|ms|ss)\w+|-D[\w.]+=[\w.:/-]*|\s)*"),
+    "flags": pattern(r"(?!.*(?:exec|linker|plugin|wrapper|agent|-B|@|load|init)).*", re.DOTALL),
 }
 
 
-# A longer value is nothing that anybody types, and a pattern could take minutes over it.
+# No one types a longer value, and a pattern could take minutes on it.
 _LONGEST_VALUE: Final = 1000
-# Lists of directories, and single ones: fine inside the workspace.
+# Directories and lists of directories: fine inside the workspace.
 _SEARCHED: Final = frozenset(
     "PYTHONPATH CLASSPATH TMPDIR TMP TEMP BUNDLE_GEMFILE PIP_TARGET PIP_PREFIX PIP_ROOT PIP_SRC "
     "PIP_LOG COVERAGE_FILE CARGO_TARGET_DIR CARGO_INSTALL_ROOT GOBIN UV_TOOL_BIN_DIR "
     "UV_PROJECT_ENVIRONMENT".split()
 )
-# What `HOME="$HOME"` looks like once its value is filled in.
+# The value in `HOME="$HOME"` after it is filled in.
 _ITS_OWN: Final = {"HOME": "/home/user"}
 # Assigning to these evaluates the text as arithmetic.
 _INTEGERS: Final = frozenset("RANDOM SECONDS OPTIND HISTCMD LINENO BASHPID EPOCHSECONDS".split())
 
 
 _JUDGED_BY_VALUE: Final = {
-    re.compile(r".*PAGER"): "pager",
-    re.compile(r".*EDITOR|VISUAL"): "editor",
-    re.compile(r"LESS"): "less",
-    re.compile(r"NODE_OPTIONS"): "node",
-    re.compile(r"GIT_TRACE.*|GIT_CURL_VERBOSE"): "trace",
-    re.compile(r"BROWSER|PYTHONBREAKPOINT|RUSTC_WRAPPER|MALLOC_.*"): "off",
-    re.compile(r"(?:GNU)?MAKEFLAGS"): "make",
-    re.compile(r"JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|JDK_JAVA_OPTIONS"): "java",
+    pattern(r".*PAGER"): "pager",
+    pattern(r".*EDITOR|VISUAL"): "editor",
+    pattern(r"LESS"): "less",
+    pattern(r"NODE_OPTIONS"): "node",
+    pattern(r"GIT_TRACE.*|GIT_CURL_VERBOSE"): "trace",
+    pattern(r"BROWSER|PYTHONBREAKPOINT|RUSTC_WRAPPER|MALLOC_.*"): "off",
+    pattern(r"(?:GNU)?MAKEFLAGS"): "make",
+    pattern(r"JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|JDK_JAVA_OPTIONS"): "java",
 }
 
 
@@ -135,7 +139,7 @@ _OF_RISKS: Final[Mapping[str | None, Meaning]] = {
 
 
 def meaning_of(name: str, value: Word | None) -> Meaning:
-    """What `NAME=value` changes; `value` is None when it is unset or unknown."""
+    """Return what `NAME=value` changes; `value` is None if it is unset or unknown."""
     text = "" if value is None else value.static
     shown = text if text is not None else "\0"
     own = _only(value) if value is not None else None
@@ -151,7 +155,7 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
     if _DENIED.fullmatch(upper):
         return Meaning.HARMLESS if _harmless(name, shown) else Meaning.CHANGES
     if name in _SEARCHED:
-        return Meaning.PATHS
+        return _searched(name, shown)
     if name in ("HOME", "XDG_CONFIG_HOME"):
         return Meaning.ASK
     if name in _ASKED_BY_VALUE:
@@ -161,8 +165,14 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
     return Meaning.HARMLESS
 
 
+def _searched(name: str, shown: str) -> Meaning:
+    """Return what a list of directories changes: the system's own modules are harmless."""
+    system = name == "PYTHONPATH" and _SYSTEM_MODULES.fullmatch(shown)
+    return Meaning.HARMLESS if system else Meaning.PATHS
+
+
 def _fetching(name: str, value: Word | None, shown: str) -> Meaning:
-    """What a variable of a package manager changes about what it fetches."""
+    """Return what a variable of a package manager changes about its downloads."""
     if name in _VERIFYING:
         return Meaning.HARMLESS if shown in _VERIFYING[name] else Meaning.CHANGES
     return _OF_RISKS[index_risk(value) if value is not None else None]
@@ -175,7 +185,7 @@ def assigns_in_turn(value: Word) -> bool:
 
 
 def _only(value: Word) -> str | None:
-    """The variable that the value is, whole, or the shape that stands for it."""
+    """Return the variable that is the whole value, or the shape that stands for it; else None."""
     part = value.parts[0] if len(value.parts) == 1 else None
     return part.name if isinstance(part, Expansion) and not part.operator else None
 
@@ -192,26 +202,26 @@ def _harmless(name: str, shown: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """A variable that a word names, with its new value; or the effect of a word that names none."""
+class VariableSetting:
+    """A variable that a word sets, with its new value; or the effect of a word that names none."""
 
     name: str = ""
     value: Word | None = None
     effect: str = ""
 
 
-def setting_of(word: Word, program: str) -> Setting:
-    """What `NAME`, `NAME=value` or `NAME[0]` sets as an argument of `program`."""
+def setting_of(word: Word, program: str) -> VariableSetting:
+    """Return what `NAME`, `NAME=value` or `NAME[0]` sets as an argument of `program`."""
     assigned = ASSIGNED.match(word.prefix)
     if re.search(r"\[.*(?:\$|`)", word.static or "", re.DOTALL):
-        return Setting(effect="hidden-text")
+        return VariableSetting(effect="hidden-text")
     if assigned:
-        return Setting(assigned[1], word.after(assigned.end()))
+        return VariableSetting(assigned[1], word.after(assigned.end()))
     if word.static is None:
-        return Setting(effect="sets-unclear")
-    # `unset 'PATH[0]'` takes the whole of it away.
+        return VariableSetting(effect="sets-unclear")
+    # `unset 'PATH[0]'` unsets the whole variable.
     name = word.static.split("[")[0]
     keeps = program in NAMING_BUILTINS and (
         name not in ("PATH", "IFS") or program in ("export", "readonly")
     )
-    return Setting() if keeps else Setting(name, placeholder(word))
+    return VariableSetting() if keeps else VariableSetting(name, placeholder(word))

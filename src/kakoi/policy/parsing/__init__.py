@@ -1,1 +1,1 @@
-"""Shell text → Script: guards, the walk over the parser's tree, and the fast path beside it."""
+"""What does the text say?  Shell text → Script: guards, the parser, its tree, and a fast path."""

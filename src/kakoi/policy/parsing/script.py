@@ -1,19 +1,19 @@
-"""The shell text, taken apart: every simple command, redirect and assignment, wherever it stands.
+"""Parsed shell text: every simple command, redirect and assignment, wherever it is.
 
-A `Script` is flat. What a command's place in the text means for a decision is kept as facts on
-the command: which others feed its standard input, which subshell it lives in, whether it stands
-in a function. Text that cannot be taken apart is `Unreadable`, with the reason.
+A `Script` is flat. The facts about a command's position that matter for a decision are stored on
+the command: which commands feed its standard input, which subshell it runs in, whether it is in a
+function. Text that cannot be parsed is `Unreadable`, with the reason.
 """
 
 import re
-from dataclasses import dataclass
 
-from kakoi.policy.words import Word
+from kakoi._support.late import dataclass
+from kakoi.policy.parsing.words import Word
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`NAME=value`, before a command, alone, or given to `export` and its like."""
+    """`NAME=value`, before a command, alone, or as an argument of `export` and the like."""
 
     name: str
     value: Word | None
@@ -36,7 +36,7 @@ class Redirect:
 
     @property
     def writes(self) -> bool:
-        """Whether the target is a file that it opens for writing."""
+        """Whether it opens its target for writing."""
         return self.operator in (">", ">>", ">|", ">&", "&>", "&>>", "<>")
 
     @property
@@ -47,13 +47,14 @@ class Redirect:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SimpleCommand:
     """One simple command, with its words after brace expansion.
 
     `feeders` are the commands whose output is its standard input; `scope` is the path of subshells
-    it lives in; `function` names the body it stands in; `certain` says that the top level reaches
-    it in order, whatever the conditions; `background` that nobody waits for it; `repeats` that a
-    loop or a function may run it again in the same shell. Commands of one list share a `statement`.
+    it runs in; `function` is the function whose body it is in; `certain` means that the top level
+    reaches it in order, unconditionally; `background` means that nothing waits for it; `repeats`
+    means that a loop or a function can run it again in the same shell. Commands of one list share
+    a `statement`.
     """
 
     words: tuple[Word, ...]
@@ -72,7 +73,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A function: how many commands were seen before it, and whether it is defined for certain."""
+    """A function: how many commands precede it, and whether it is certainly defined."""
 
     name: str
     start: int
@@ -83,9 +84,9 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A variable set by other means than an assignment: `for`, `select`, `${x:=…}`.
+    """A variable that is set without an assignment: `for`, `select`, `${x:=…}`.
 
-    `body` are the first command of the loop that sets it, and the one behind its last.
+    `body` is the range of commands of the loop that sets it: the first, and the one after the last.
     """
 
     name: str
@@ -97,9 +98,9 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """A construct that makes text into commands at run time; no list of commands can show it.
+    """A construct that turns text into commands at run time, so no list of commands can show it.
 
-    `pointer` is the variable whose value an indirect expansion takes for a name.
+    `pointer` is the variable whose value an indirect expansion uses as a name.
     """
 
     what: str
@@ -113,12 +114,12 @@ class Trap:
 class Script:
     """Everything a piece of shell text can start, set or redirect.
 
-    `evaluates` says that it has arithmetic, and `hidden` is where texts are that arithmetic would
-    run; `empty`, that there is nothing but blanks and comments.
+    `evaluates`: it contains arithmetic. `hidden`: the positions of texts that arithmetic would run.
+    `empty`: it has only blanks and comments.
     """
 
     text: str
-    commands: tuple[Command, ...]
+    commands: tuple[SimpleCommand, ...]
     definitions: tuple[Definition, ...] = ()
     bindings: tuple[Binding, ...] = ()
     traps: tuple[Trap, ...] = ()
@@ -129,11 +130,15 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why the text cannot be taken apart, and where."""
+    """Why the text cannot be parsed, and where.
+
+    `never_runs`: no shell could run it, or no policy lets it run.
+    """
 
     reason: str
     start: int
     end: int
+    never_runs: bool = False
 
 
 def covering(
@@ -141,7 +146,7 @@ def covering(
     assignments: tuple[Assignment, ...],
     redirects: tuple[Redirect, ...],
 ) -> tuple[int, int]:
-    """The span of a simple command."""
+    """Return the span of a simple command."""
     spans = [(word.start, word.end) for word in words]
     spans += [(assignment.start, assignment.end) for assignment in assignments]
     if not spans:

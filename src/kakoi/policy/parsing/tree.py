@@ -1,7 +1,7 @@
-"""The parser's syntax tree → Script. Every value is walked; what is not known is refused.
+"""shfmt's syntax tree → Script. Every value is walked, and unknown nodes are refused.
 
-The node types and their fields are those of mvdan/sh. A type or a field without a place here is a
-construct nobody judged, so it raises `UnknownConstruct` with its name.
+The node types and their fields are those of mvdan/sh. A type or field that is not handled here is a
+construct that cannot be judged, so it raises `UnknownConstruct` with its name.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,17 +16,17 @@ from kakoi.policy.parsing.tree_words import (
     test,
     word,
 )
-from kakoi.policy.parsing.walking import Node, UnknownConstruct, Walk
-from kakoi.policy.words import Word, brace_words
+from kakoi.policy.parsing.walk import Node, UnknownConstruct, Walk
+from kakoi.policy.parsing.words import Word, brace_words
 
-__all__ = ["UnknownConstruct", "script_of"]
+__all__ = ["UnknownConstruct", "script_from_tree"]
 
 _DECLARING: Final = frozenset("declare local typeset readonly export".split())
 _NAMING: Final = _DECLARING | frozenset("read unset wait getopts".split())
 
 
-def script_of(text: str, tree: Node) -> Script:
-    """Walk the parser's tree of `text`. Raises UnknownConstruct for what nobody can judge."""
+def script_from_tree(text: str, tree: Node) -> Script:
+    """Return the Script of shfmt's tree of `text`. Raises UnknownConstruct for an unknown node."""
     walk = Walk(text, _statements)
     walk.known(tree, "Stmts Name")
     _statements(walk, tree.get("Stmts") or ())
@@ -87,11 +87,11 @@ def _simple(walk: Walk, args: list[Node], assigns: list[Node], redirs: list[Node
     assignments = tuple(_assignment(walk, each) for each in assigns)
     words = tuple(w for arg in args for w in brace_words(word(walk, arg, index)))
     redirects = tuple(_redirect(walk, each, index) for each in redirs)
-    # `\\declare -i` is a command like any other to the parser.
+    # shfmt takes `\\declare -i` for an ordinary command.
     program = words[0].static if words else None
     if program in _DECLARING:
         _note_integers(walk, words[1:])
-    # A subscript in the name of a variable is arithmetic, too: `read 'a[x]'`.
+    # A subscript in the name of a variable is also arithmetic: `read 'a[x]'`.
     prints_into = program == "printf" and words[1:2] and words[1].prefix.startswith("-v")
     if (program in _NAMING or prints_into) and any("[" in each.shown for each in words[1:]):
         walk.arithmetic = True
@@ -178,7 +178,7 @@ def _pipeline(walk: Walk, node: Node) -> None:
         walk.known(left, "Cmd")
         walk.known(inner, "Op X Y")
         node = inner
-    feeders = walk.place.feeders
+    feeders = walk.position.feeders
     for element in reversed(elements):
         feeders += _element(walk, element, feeders)
 
@@ -189,12 +189,12 @@ def _element(walk: Walk, element: Node, feeders: tuple[int, ...]) -> tuple[int, 
 
 def _block(walk: Walk, node: Node) -> None:
     walk.known(node, "Stmts")
-    walk.nested(node, walk.place.feeders, subshell=False)
+    walk.nested(node, walk.position.feeders, subshell=False)
 
 
 def _subshell(walk: Walk, node: Node) -> None:
     walk.known(node, "Stmts")
-    walk.nested(node, walk.place.feeders)
+    walk.nested(node, walk.position.feeders)
 
 
 def _conditional(walk: Walk, node: Node) -> None:
@@ -221,7 +221,7 @@ def _for(walk: Walk, node: Node) -> None:
     if loop.get("Type") == "WordIter":
         walk.known(loop, "Name Items")
         items = [w for item in loop.get("Items") or [] for w in brace_words(word(walk, item))]
-        # Without `in` the loop goes over the arguments; `select` asks the user.
+        # Without `in` the loop iterates over the arguments; `select` asks the user.
         values = tuple(items) if "InPos" in loop and not node.get("Select") else None
         name = loop["Name"]["Value"]
     elif loop.get("Type") == "CStyleLoop":
@@ -255,14 +255,14 @@ def _function(walk: Walk, node: Node) -> None:
     start, end = walk.span(node["Name"])
     name = node["Name"]["Value"]
     before = len(walk.commands)
-    walk.definitions.append(Definition(name, start, end, before, walk.place.certain))
+    walk.definitions.append(Definition(name, start, end, before, walk.position.certain))
     walk.inside(lambda: _statement(walk, node["Body"]), function=name, repeats=True)
 
 
 def _coproc(walk: Walk, node: Node) -> None:
     walk.known(node, "Name Stmt")
     kind = (node["Stmt"].get("Cmd") or {}).get("Type", "")
-    # The parser takes `$x` in `coproc $x 2>f` for a name; to bash it is the program.
+    # shfmt takes `$x` in `coproc $x 2>f` for a name, but bash for the program.
     if node.get("Name") and kind not in _COMPOUND:
         raise walk.refuse("a coprocess whose program is not clear", node)
     name = word(walk, node["Name"]).shown if node.get("Name") else "COPROC"

@@ -1,11 +1,11 @@
-"""Words and expressions of the parser's tree: quotes, expansions, arithmetic, tests."""
+"""Words and expressions of shfmt's tree: quotes, expansions, arithmetic, tests."""
 
-import re
 from typing import Final
 
+from kakoi._support.late import pattern
 from kakoi.policy.parsing.script import Binding, Trap
-from kakoi.policy.parsing.walking import Node, Walk
-from kakoi.policy.words import (
+from kakoi.policy.parsing.walk import Node, Walk
+from kakoi.policy.parsing.words import (
     Expands,
     Expansion,
     Literal,
@@ -18,10 +18,10 @@ from kakoi.policy.words import (
 )
 
 # Text that bash's arithmetic would run when a variable holding it is evaluated: `a[$(cmd)]`.
-_HIDDEN: Final = re.compile(
+_HIDDEN: Final = pattern(
     r"\$\(|`|\$\{|\\(?:x24|x60|0*44|0*140|[uU]0*(?:24|60)(?![0-9a-fA-F]))|^\$$"
 )
-_ASSIGNED_IN_TEXT: Final = re.compile(
+_ASSIGNED_IN_TEXT: Final = pattern(
     r"([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|([A-Za-z_]\w*)(?:\+\+|--)"
 )
 _COMPARING: Final = frozenset("== != <= >=".split())
@@ -29,12 +29,12 @@ _EVALUATING_TESTS: Final = frozenset("-eq -ne -lt -le -gt -ge -v -R".split())
 
 
 def plain_word(walk: Walk, node: Node) -> Word:
-    """A bare literal that is no word node of its own: a name, a keyword."""
+    """Return a bare literal that is not a word node: a name, a keyword."""
     return make_word(tuple(unquoted_parts(node.get("Value", ""))), *walk.span(node))
 
 
 def word(walk: Walk, node: Node, command: int | None = None) -> Word:
-    """A word; `command` is the one it belongs to, which feeds a `>(…)` in it."""
+    """Return a word; `command` is the command it belongs to, which feeds a `>(…)` in it."""
     walk.known(node, "Parts")
     parts: list[Part] = []
     for each in node.get("Parts") or []:
@@ -45,9 +45,9 @@ def word(walk: Walk, node: Node, command: int | None = None) -> Word:
 
 
 def heredoc(walk: Walk, node: Node, delimiter: Word, *, strips_tabs: bool) -> Word:
-    """The body of a heredoc; with a quoted delimiter it is text and nothing else."""
+    """Return the body of a heredoc; with a quoted delimiter it is only text."""
     _check_end(walk, node, delimiter, strips_tabs=strips_tabs)
-    # The parser expands the body of `<<E"O"F` where bash does not: one command too many is safe.
+    # shfmt expands the body of `<<E"O"F` but bash does not: one command too many is safe.
     raw = all(type(each) is Literal and each.quoted for each in delimiter.parts)
     parts: list[Part] = []
     for each in node.get("Parts") or []:
@@ -61,19 +61,19 @@ def heredoc(walk: Walk, node: Node, delimiter: Word, *, strips_tabs: bool) -> Wo
 
 
 def _check_end(walk: Walk, node: Node, delimiter: Word, *, strips_tabs: bool) -> None:
-    """Refuse a body that bash would end earlier than the parser: at any line like the delimiter."""
+    """Refuse a body that bash would end earlier than shfmt: at any line like the delimiter."""
     start, end = walk.span(node)
     lines = walk.text[start:end].replace("\\\n", "").split("\n")
     lines += walk.text[start:end].split("\n")
     lines = [line.lstrip("\t") if strips_tabs else line for line in lines]
     ends = lines.count(delimiter.text or "")
-    # The delimiter itself may be part of the span, once in each of the two readings.
+    # The delimiter itself can be part of the span, once in each of the two readings.
     if ends > 2 * (lines[-1] == delimiter.text):
         raise walk.refuse("a heredoc that may end earlier than it seems", node)
 
 
 def part(walk: Walk, node: Node, *, quoted: bool, command: int | None = None) -> list[Part]:
-    """The parts that one node of a word stands for."""
+    """Return the parts of one node of a word."""
     kind = node.get("Type", "")
     if kind == "Lit":
         walk.known(node, "Value")
@@ -97,7 +97,7 @@ def part(walk: Walk, node: Node, *, quoted: bool, command: int | None = None) ->
 
 def _extended_glob(walk: Walk, node: Node) -> Part:
     walk.known(node, "Op Pattern")
-    # The parser keeps the pattern as raw text: an expansion in it would go unseen.
+    # shfmt keeps the pattern as raw text: an expansion in it would not be seen.
     if any(char in node["Pattern"].get("Value", "") for char in "$`<>"):
         raise walk.refuse("an expansion inside an extended glob", node)
     return Literal("*")
@@ -120,7 +120,7 @@ def _expansion(walk: Walk, node: Node, *, quoted: bool, command: int | None) -> 
         walk.known(node, "Op Stmts")
         feeders: tuple[int, ...] = ()
         if command is not None and node["Op"] == ">(":
-            feeders = (*walk.place.feeders, command)
+            feeders = (*walk.position.feeders, command)
         found = walk.nested(node, feeders)
         return Expansion(Expands.PROCESS, quoted, operator=node["Op"], commands=found)
     raise walk.refuse(kind or "word part", node)
@@ -144,7 +144,7 @@ def _parameter(walk: Walk, node: Node, *, quoted: bool) -> Expansion:
 
 
 def _operator(walk: Walk, node: Node) -> tuple[str, Word | None]:
-    """What `${…}` does to its variable, with everything inside it walked."""
+    """Return what `${…}` does to its variable; everything inside it is walked."""
     index = node.get("Index")
     arithmetic(walk, index)
     every = index is not None and _is_every(index)
@@ -185,14 +185,14 @@ def _is_every(index: Node) -> bool:
 
 
 def _note_hidden(walk: Walk, made: Word) -> None:
-    """Remember text that arithmetic would run, if a variable holds it and is evaluated."""
+    """Record text that arithmetic would run if it evaluated a variable with this value."""
     text = made.shown
     if ("$" in text or "`" in text or "\\" in text) and _HIDDEN.search(text):
         walk.hidden.append((text[:40], made.start, made.end))
 
 
 def note_half(walk: Walk, value: Word) -> None:
-    """Remember a value that may become such a text beside another one: `x='a[$'`."""
+    """Record a value that can become such a text next to another one: `x='a[$'`."""
     if any(type(part) is Literal and part.text.endswith("$") for part in value.parts):
         walk.hidden.append((value.shown[:40], value.start, value.end))
 
@@ -201,7 +201,7 @@ def note_half(walk: Walk, value: Word) -> None:
 
 
 def arithmetic(walk: Walk, node: Node | None) -> None:
-    """Arithmetic: its words may hold commands, and its variables are evaluated again."""
+    """Walk arithmetic: its words can contain commands, and its variables are evaluated again."""
     if not node:
         return
     walk.arithmetic = True
@@ -228,7 +228,7 @@ def _arithmetic_assignment(walk: Walk, node: Node) -> None:
 
 
 def _evaluated(walk: Walk, made: Word) -> None:
-    """A text that is evaluated as arithmetic may assign too: `let 'x=1'`."""
+    """A text that is evaluated as arithmetic can also assign: `let 'x=1'`."""
     for found in _ASSIGNED_IN_TEXT.finditer(made.shown):
         _number(walk, found[1] or found[2], made.start, made.end)
 
@@ -239,7 +239,7 @@ def _number(walk: Walk, name: str, start: int, end: int) -> None:
 
 
 def test(walk: Walk, node: Node) -> None:
-    """The expression of `[[ … ]]`."""
+    """Walk the expression of `[[ … ]]`."""
     kind = node.get("Type", "")
     if kind == "Word":
         word(walk, node)

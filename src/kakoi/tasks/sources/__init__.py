@@ -1,1 +1,1 @@
-"""WHERE FROM?  Tasks out of GitHub, GitLab and Markdown files, and what came of them back."""
+"""WHERE FROM?  Tasks from GitHub, GitLab and Markdown files; results go back there."""

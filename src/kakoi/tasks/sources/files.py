@@ -1,4 +1,4 @@
-"""FileSource: a task in a Markdown file, for those without a tracker.
+"""FileSource: a task in a Markdown file, for use without a tracker.
 
 ---
 title: Say hello in two languages
@@ -6,9 +6,9 @@ repository: https://example.org/team/project.git
 ---
 What to do, in words.
 
-`repository` may begin with `.`: it is then a folder beside the file. `kind`, `source_branch`,
-`target_branch`, `labels` and `assignees` may be given, too. The file itself is never written to.
-What comes of the task is kept beside it, in FILE.kakoi.json; remove that to begin anew.
+A `repository` that begins with `.` is a path relative to the file. `kind`, `source_branch`,
+`target_branch`, `labels` and `assignees` are optional. The file itself is never changed. The
+results of the task are stored beside it, in FILE.kakoi.json; remove that to start again.
 """
 
 import asyncio
@@ -17,27 +17,26 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from kakoi.documents import front_matter, read_text
+from kakoi._support.late import dataclass
+from kakoi._support.parsing import Section, front_matter, read_text, wrong
 from kakoi.errors import ConfigurationError, SourceError
-from kakoi.sections import Section, wrong
-from kakoi.tasks.sources.answers import MAX_TITLE, Answer, decode, one_line
-from kakoi.tasks.sources.labels import Labels
-from kakoi.tasks.sources.source import Change, Look, is_due, sayable
-from kakoi.tasks.task import Comment, Kind, State, Task, uuid_of
+from kakoi.tasks.sources.answers import MAX_TITLE, JsonAnswer, decode, one_line
+from kakoi.tasks.sources.source import StageLabels, TaskChange, TaskStatus, is_due, publishable
+from kakoi.tasks.task import Comment, Task, TaskKind, TaskState, uuid_from_key
 
 _log = logging.getLogger(__name__)
 _KNOWN: Final = "title repository kind source_branch target_branch labels assignees state"
-_BESIDE: Final = ".kakoi.json"
-_MAX_BESIDE: Final = 8 * 1024 * 1024
+_RECORD_SUFFIX: Final = ".kakoi.json"
+_MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 _MAX_BODY: Final = 65_000
 _MAX_COMMENTS: Final = 100
-_US: Final = "kakoi"
+_AUTHOR: Final = "kakoi"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +49,14 @@ def file_key(path: str | os.PathLike[str]) -> str:
     """The key of the task in a file."""
     try:
         return Path(path).resolve().as_uri()
-    except (ValueError, OSError, RuntimeError):  # A NUL, or links in a circle.
-        raise ConfigurationError(f"{os.fspath(path)!r:.200} is no path of a file") from None
+    except (ValueError, OSError, RuntimeError):  # A NUL, or a loop of links.
+        raise ConfigurationError(f"{os.fspath(path)!r:.200} is not a valid path") from None
 
 
 class FileSource:
-    """Tasks of the Markdown files in `folder`; without one nothing waits, but each can be fetched.
+    """Tasks in the Markdown files of `folder`. Without one nothing waits, but any can be fetched.
 
-    `clock`: the time of day, for what is said about them.
+    `clock`: the time of day, for comments. `assignee`: only tasks of this user are waiting.
     """
 
     def __init__(
@@ -65,12 +64,12 @@ class FileSource:
         folder: Path | None = None,
         *,
         clock: Callable[[], datetime],
-        labels: Labels | None = None,
+        labels: StageLabels | None = None,
         assignee: str = "",
     ) -> None:
         self._folder = folder
         self._clock = clock
-        self.labels = labels or Labels()
+        self.labels = labels or StageLabels()
         self.assignee = assignee
 
     def owns(self, key: str) -> bool:
@@ -94,20 +93,24 @@ class FileSource:
                 try:
                     task = self._fetch(key)
                 except ConfigurationError:
-                    continue  # Another text, or a half-written one.
+                    continue  # Not a task, or half-written.
                 except SourceError as error:
-                    _log.warning("a task cannot be read: %s", error)
+                    _log.warning("cannot read a task: %s", error)
                     continue
-                if is_due(task, self.labels):
+                if is_due(task, self.labels) and self._is_assigned(task):
                     found.append(key)
         return tuple(found)
+
+    def _is_assigned(self, task: Task) -> bool:
+        assignees = {name.casefold() for name in task.assignees}
+        return not self.assignee or self.assignee.casefold() in assignees
 
     async def fetch(self, key: str) -> Task:
         return await asyncio.to_thread(self._fetch, key)
 
-    async def look(self, key: str) -> Look:
+    async def fetch_status(self, key: str) -> TaskStatus:
         task = await self.fetch(key)
-        return Look(state=task.state, assignees=task.assignees, labels=task.labels)
+        return TaskStatus(state=task.state, assignees=task.assignees, labels=task.labels)
 
     async def comment(self, task: Task, body: str) -> str:
         return await asyncio.to_thread(self._comment, task, body)
@@ -115,14 +118,14 @@ class FileSource:
     def _comment(self, task: Task, body: str) -> str:
         record = self._record(task)
         number = max((int(each.id) for each in record.comments), default=0) + 1
-        said = Comment(
+        comment = Comment(
             id=str(number),
-            author=_US,
-            body=sayable(body, "", _MAX_BODY),
+            author=_AUTHOR,
+            body=publishable(body, "", _MAX_BODY),
             created_at=self._clock().isoformat(timespec="seconds"),
         )
-        self._write(task, replace(record, comments=(*record.comments, said)[-_MAX_COMMENTS:]))
-        return said.id
+        self._write(task, replace(record, comments=(*record.comments, comment)[-_MAX_COMMENTS:]))
+        return comment.id
 
     async def update_comment(self, task: Task, comment_id: str, body: str) -> None:
         await asyncio.to_thread(self._update, task, comment_id, body)
@@ -132,7 +135,7 @@ class FileSource:
         if comment_id not in (each.id for each in record.comments):
             raise _failed(f"{task.key} has no comment {comment_id!r:.40}")
         changed = tuple(
-            replace(each, body=sayable(body, "", _MAX_BODY)) if each.id == comment_id else each
+            replace(each, body=publishable(body, "", _MAX_BODY)) if each.id == comment_id else each
             for each in record.comments
         )
         self._write(task, replace(record, comments=changed))
@@ -145,8 +148,8 @@ class FileSource:
         kept = [label for label in record.labels if label not in remove]
         self._write(task, replace(record, labels=tuple(dict.fromkeys([*kept, *add]))))
 
-    async def propose(self, task: Task, change: Change) -> str:
-        return ""  # The pushed branch is all there is.
+    async def propose(self, task: Task, change: TaskChange) -> str:
+        return ""  # There is no request to open: the branch is all.
 
     async def aclose(self) -> None: ...
 
@@ -157,7 +160,7 @@ class FileSource:
         written = section.texts("labels")
         record = _read(path, (self.labels.waiting,) if written is None else written)
         return Task(
-            uuid=uuid_of(key),
+            uuid=uuid_from_key(key),
             key=key,
             repository=_repository(section, path),
             kind=_kind(section),
@@ -185,12 +188,12 @@ class FileSource:
             ],
         }
         try:
-            # Whole or not at all: a person, or the next start, may read it at any time.
+            # Atomic: a person or another process can read it at any time.
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             try:
                 with open(handle, "w", encoding="utf-8") as file:
                     json.dump(value, file, ensure_ascii=False, indent=1)
-                os.replace(name, _beside(path))
+                os.replace(name, _record_path(path))
             except BaseException:
                 os.unlink(name)
                 raise
@@ -210,25 +213,25 @@ def _existing(key: str) -> Path:
     path = _path(key)
     if path is None or not path.is_file():
         raise ConfigurationError(
-            f"{key!r:.200} is no Markdown file", hint="give a file whose name ends in .md"
+            f"{key!r:.200} is not a Markdown file", hint="use a file whose name ends in .md"
         )
     return path
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(path.name + _BESIDE)
+def _record_path(path: Path) -> Path:
+    return path.with_name(path.name + _RECORD_SUFFIX)
 
 
 def _read(path: Path, labels: tuple[str, ...]) -> _Record:
-    beside = _beside(path)
-    if not beside.is_file():
+    record_file = _record_path(path)
+    if not record_file.is_file():
         return _Record(labels)
     try:
-        with beside.open("rb") as file:
-            data = file.read(_MAX_BESIDE)
+        with record_file.open("rb") as file:
+            data = file.read(_MAX_RECORD_BYTES)
     except OSError as error:
-        raise _failed(f"cannot read {beside}: {error.strerror}") from None
-    found = Answer(decode(data, str(beside)), str(beside))
+        raise _failed(f"cannot read {record_file}: {error.strerror}") from None
+    found = JsonAnswer(decode(data, str(record_file)), str(record_file))
     comments = tuple(
         Comment(
             id=str(int(each.text("id")) if each.text("id").isdecimal() else 0),
@@ -242,20 +245,20 @@ def _read(path: Path, labels: tuple[str, ...]) -> _Record:
 
 
 def _repository(section: Section, path: Path) -> str:
-    given = section.text("repository")
-    if not given:
-        raise wrong(section.at("repository"), given, "what to clone, or `.` for this folder")
-    return str((path.parent / given).resolve()) if given.startswith(".") else given
+    repository = section.text("repository")
+    if not repository:
+        raise wrong(section.at("repository"), repository, "what to clone, or `.` for this folder")
+    return str((path.parent / repository).resolve()) if repository.startswith(".") else repository
 
 
-def _kind(section: Section) -> Kind:
+def _kind(section: Section) -> TaskKind:
     kind = section.text("kind", "issue")
     if kind not in ("issue", "pull_request"):
         raise wrong(section.at("kind"), kind, "`issue` or `pull_request`")
     return "issue" if kind == "issue" else "pull_request"
 
 
-def _state(section: Section) -> State:
+def _state(section: Section) -> TaskState:
     state = section.text("state", "open")
     if state not in ("open", "closed"):
         raise wrong(section.at("state"), state, "`open` or `closed`")

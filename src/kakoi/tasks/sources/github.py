@@ -1,28 +1,27 @@
-"""GitHubSource: issues and pull requests of github.com, or of a GitHub Enterprise server."""
+"""GitHubSource: issues and pull requests on github.com or a GitHub Enterprise server."""
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from kakoi._support.late import dataclass, pattern
 from kakoi.errors import ConfigurationError, SourceError
-from kakoi.tasks.sources.answers import MAX_TITLE, Answer, objects, one_line
-from kakoi.tasks.sources.http import RestClient, Site, path_of
-from kakoi.tasks.sources.labels import Labels
-from kakoi.tasks.sources.source import Change, Look, sayable
-from kakoi.tasks.task import Comment, Task, uuid_of
+from kakoi.tasks.sources.answers import MAX_TITLE, JsonAnswer, objects, one_line
+from kakoi.tasks.sources.http import RestClient, Site, api_path
+from kakoi.tasks.sources.source import StageLabels, TaskChange, TaskStatus, publishable
+from kakoi.tasks.task import Comment, Task, uuid_from_key
 
 PUBLIC: Final = "https://github.com"
 TOKEN_VARIABLE: Final = "GITHUB_PERSONAL_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
 _PROJECT: Final = r"([A-Za-z0-9][A-Za-z0-9-]{0,99})/(?!\.{1,2}(?:/|$))([A-Za-z0-9_.-]{1,100})"
-_PATH: Final = re.compile(rf"/{_PROJECT}/(issues|pull)/([1-9][0-9]{{0,17}})/?")
+_PATH: Final = pattern(rf"/{_PROJECT}/(issues|pull)/([1-9][0-9]{{0,17}})/?")
 # GitHub Enterprise Cloud with data residency.
-_HOSTED: Final = re.compile(r"https://[a-z0-9-]+\.ghe\.com")
+_HOSTED: Final = pattern(r"https://[a-z0-9-]+\.ghe\.com")
 _MAX_BODY: Final = 65_000
 
 
 def github_site(web: str = PUBLIC, token: str = "") -> Site:
-    """The server that people see at `web`: its API is where GitHub puts it."""
+    """The server with the web address `web`, with the API address that GitHub uses for it."""
     hosted = web == PUBLIC or _HOSTED.fullmatch(web)
     return Site(
         name="GitHub",
@@ -38,36 +37,36 @@ def github_site(web: str = PUBLIC, token: str = "") -> Site:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TaskAddress:
     owner: str
     project: str
     number: int
 
     def path(self, *more: str | int) -> str:
-        return path_of("repos", self.owner, self.project, *more)
+        return api_path("repos", self.owner, self.project, *more)
 
     def issue(self, *more: str | int) -> str:
         return self.path("issues", self.number, *more)
 
 
 class GitHubSource:
-    """Tasks of some repositories (`owner/name`). `assignee`: only tasks of this user wait."""
+    """Tasks of repositories (`owner/name`). `assignee`: only tasks of this user are waiting."""
 
     def __init__(
         self,
         client: RestClient,
         *,
         repositories: Sequence[str] = (),
-        labels: Labels | None = None,
+        labels: StageLabels | None = None,
         assignee: str = "",
     ) -> None:
         self._client = client
         self._repositories = tuple(repositories)
         self.assignee = assignee
-        self.labels = labels or Labels()
+        self.labels = labels or StageLabels()
         for each in repositories:
             if not re.fullmatch(_PROJECT, each):
-                raise ConfigurationError(f"a repository of GitHub is {each!r:.80}, not owner/name")
+                raise ConfigurationError(f"invalid GitHub repository {each!r:.80}: use owner/name")
 
     def owns(self, key: str) -> bool:
         return self._find(key) is not None
@@ -76,73 +75,73 @@ class GitHubSource:
         found: dict[str, None] = {}
         for name in self._repositories:
             for label in (self.labels.waiting, self.labels.processing):
-                found |= dict.fromkeys(await self._listed(name, label))
+                found |= dict.fromkeys(await self._list_keys(name, label))
         return tuple(found)
 
-    async def _listed(self, name: str, label: str) -> list[str]:
+    async def _list_keys(self, name: str, label: str) -> list[str]:
         owner, project = name.split("/")
-        path = path_of("repos", owner, project, "issues")
+        path = api_path("repos", owner, project, "issues")
         query = {"labels": label, "state": "open", "sort": "created", "direction": "asc"}
         if self.assignee:
             query["assignee"] = self.assignee
         pages = await self._client.pages(path, query)
         keys = []
-        for issue in objects(list(pages.items), self._client.place("GET", path)):
+        for issue in objects(list(pages.items), self._client.describe("GET", path)):
             kind = "pull" if issue.has("pull_request") else "issues"
-            place = _Place(owner, project, issue.number("number"))
-            keys.append(self._address(place, kind, place.number))
+            address = _TaskAddress(owner, project, issue.number("number"))
+            keys.append(self._url(address, kind, address.number))
         return keys
 
     async def fetch(self, key: str) -> Task:
-        place = self._place(key)
-        issue = await self._answer(place.issue())
+        address = self._parse(key)
+        issue = await self._get(address.issue())
         is_change = issue.has("pull_request")
-        read = await self._client.pages(place.issue("comments"))
+        read = await self._client.pages(address.issue("comments"))
         comments, complete = list(read.items), read.complete
         branches: tuple[str | None, str | None] = (None, None)
         if is_change:
-            branches = await self._branches(place)
-            reviews = await self._client.pages(place.path("pulls", place.number, "comments"))
+            branches = await self._branches(address)
+            reviews = await self._client.pages(address.path("pulls", address.number, "comments"))
             comments += reviews.items
             complete &= reviews.complete
-        # One task, one key: GitHub shows a pull request under the address of an issue, too.
-        key = self._address(place, "pull" if is_change else "issues", place.number)
-        look = _look(issue)
+        # One task, one key: GitHub also shows a pull request under the address of an issue.
+        key = self._url(address, "pull" if is_change else "issues", address.number)
+        status = _status(issue)
         return Task(
-            uuid=uuid_of(key),
+            uuid=uuid_from_key(key),
             key=key,
-            repository=f"{self._client.site.web}/{place.owner}/{place.project}.git",
+            repository=f"{self._client.site.web}/{address.owner}/{address.project}.git",
             kind="pull_request" if is_change else "issue",
             source_branch=branches[0],
             target_branch=branches[1],
             title=one_line(issue.text("title"))[:MAX_TITLE],
             body=issue.text_or_empty("body"),
             author=_login(issue),
-            comments=tuple(sorted(self._comments(comments, place), key=_age)),
+            comments=tuple(sorted(self._comments(comments, address), key=_age)),
             comments_complete=complete,
-            assignees=look.assignees,
-            labels=look.labels,
-            state=look.state,
+            assignees=status.assignees,
+            labels=status.labels,
+            state=status.state,
         )
 
-    async def look(self, key: str) -> Look:
-        return _look(await self._answer(self._place(key).issue()))
+    async def fetch_status(self, key: str) -> TaskStatus:
+        return _status(await self._get(self._parse(key).issue()))
 
-    async def _branches(self, place: _Place) -> tuple[str, str]:
-        pull = await self._answer(place.path("pulls", place.number))
+    async def _branches(self, address: _TaskAddress) -> tuple[str, str]:
+        pull = await self._get(address.path("pulls", address.number))
         head, base = pull.child("head"), pull.child("base")
-        theirs = head.child("repo").text("full_name") if head.has("repo") else "a fork that is gone"
-        if theirs.casefold() != base.child("repo").text("full_name").casefold():
+        fork = head.child("repo").text("full_name") if head.has("repo") else "a deleted fork"
+        if fork.casefold() != base.child("repo").text("full_name").casefold():
             raise SourceError(
-                f"the branch of pull request {place.number} of {place.owner}/{place.project}"
-                f" is in another repository: {one_line(theirs)[:120]}",
+                f"the branch of pull request {address.number} of {address.owner}/{address.project}"
+                f" is in another repository: {one_line(fork)[:120]}",
                 details={"status": 0, "is_lasting": True},
                 hint="push the branch to the repository itself, and open the pull request from it",
             )
         return head.text("ref"), base.text("ref")
 
-    def _comments(self, items: list[object], place: _Place) -> Iterator[Comment]:
-        for each in objects(items, self._client.place("GET", place.issue("comments"))):
+    def _comments(self, items: list[object], address: _TaskAddress) -> Iterator[Comment]:
+        for each in objects(items, self._client.describe("GET", address.issue("comments"))):
             about = f"{each.text('path')}: " if each.has("path") else ""
             yield Comment(
                 id=str(each.number("id")),
@@ -152,94 +151,94 @@ class GitHubSource:
             )
 
     async def comment(self, task: Task, body: str) -> str:
-        path = self._place(task.key).issue("comments")
-        made = await self._client.send("POST", path, {"body": self._sayable(body)})
-        return str(Answer(made, self._client.place("POST", path)).number("id"))
+        path = self._parse(task.key).issue("comments")
+        answer = await self._client.send("POST", path, {"body": self._publishable(body)})
+        return str(JsonAnswer(answer, self._client.describe("POST", path)).number("id"))
 
     async def update_comment(self, task: Task, comment_id: str, body: str) -> None:
-        path = self._place(task.key).path("issues", "comments", comment_id)
-        await self._client.send("PATCH", path, {"body": self._sayable(body)})
+        path = self._parse(task.key).path("issues", "comments", comment_id)
+        await self._client.send("PATCH", path, {"body": self._publishable(body)})
 
     async def change_labels(self, task: Task, add: Sequence[str], remove: Sequence[str]) -> None:
-        place = self._place(task.key)
+        address = self._parse(task.key)
         if add:
-            await self._client.send("POST", place.issue("labels"), {"labels": list(add)})
+            await self._client.send("POST", address.issue("labels"), {"labels": list(add)})
         for label in remove:
             try:
-                await self._client.send("DELETE", place.issue("labels", label))
+                await self._client.send("DELETE", address.issue("labels", label))
             except SourceError as error:
-                if error.details.get("status") != 404:  # It has it no more.
+                if error.details.get("status") != 404:  # It no longer has the label.
                     raise
 
-    async def propose(self, task: Task, change: Change) -> str:
-        place = self._place(task.key)
-        target = task.target_branch or await self._default_branch(place)
-        path = place.path("pulls")
+    async def propose(self, task: Task, change: TaskChange) -> str:
+        address = self._parse(task.key)
+        target = task.target_branch or await self._default_branch(address)
+        path = address.path("pulls")
         body: dict[str, object] = {
-            "title": one_line(self._sayable(change.title))[:MAX_TITLE],
-            "body": self._sayable(change.body),
+            "title": one_line(self._publishable(change.title))[:MAX_TITLE],
+            "body": self._publishable(change.body),
             "head": change.branch,
             "base": target,
         }
         try:
-            made = await self._client.send("POST", path, body)
+            answer = await self._client.send("POST", path, body)
         except SourceError as error:
             if error.details.get("status") != 422:
                 raise
-            existing = await self._proposed(place, change.branch)
+            existing = await self._find_open_request(address, change.branch)
             if not existing:
                 raise
             return existing
-        number = Answer(made, self._client.place("POST", path)).number("number")
-        return self._address(place, "pull", number)
+        number = JsonAnswer(answer, self._client.describe("POST", path)).number("number")
+        return self._url(address, "pull", number)
 
-    async def _proposed(self, place: _Place, branch: str) -> str:
-        path = place.path("pulls")
-        query = {"head": f"{place.owner}:{branch}", "state": "open"}
+    async def _find_open_request(self, address: _TaskAddress, branch: str) -> str:
+        path = address.path("pulls")
+        query = {"head": f"{address.owner}:{branch}", "state": "open"}
         found = await self._client.get(path, query)
         numbers = [
-            each.number("number") for each in objects(found, self._client.place("GET", path))
+            each.number("number") for each in objects(found, self._client.describe("GET", path))
         ]
-        return self._address(place, "pull", numbers[0]) if numbers else ""
+        return self._url(address, "pull", numbers[0]) if numbers else ""
 
-    async def _default_branch(self, place: _Place) -> str:
-        return (await self._answer(place.path())).text("default_branch")
+    async def _default_branch(self, address: _TaskAddress) -> str:
+        return (await self._get(address.path())).text("default_branch")
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _answer(self, path: str) -> Answer:
-        return Answer(await self._client.get(path), self._client.place("GET", path))
+    async def _get(self, path: str) -> JsonAnswer:
+        return JsonAnswer(await self._client.get(path), self._client.describe("GET", path))
 
-    def _address(self, place: _Place, kind: str, number: int) -> str:
-        # Never what the server calls it: an address of ours cannot lead anywhere else.
-        return f"{self._client.site.web}/{place.owner}/{place.project}/{kind}/{number}"
+    def _url(self, address: _TaskAddress, kind: str, number: int) -> str:
+        # Never the address that the server sends: this one cannot point anywhere else.
+        return f"{self._client.site.web}/{address.owner}/{address.project}/{kind}/{number}"
 
-    def _sayable(self, text: str) -> str:
-        return sayable(text, self._client.site.token, _MAX_BODY)
+    def _publishable(self, text: str) -> str:
+        return publishable(text, self._client.site.token, _MAX_BODY)
 
-    def _place(self, key: str) -> _Place:
-        place = self._find(key)
-        if place is None:
-            raise ConfigurationError(f"{key!r:.200} is no issue or pull request of GitHub")
-        return place
+    def _parse(self, key: str) -> _TaskAddress:
+        address = self._find(key)
+        if address is None:
+            raise ConfigurationError(f"{key!r:.200} is not an issue or pull request on GitHub")
+        return address
 
-    def _find(self, key: str) -> _Place | None:
+    def _find(self, key: str) -> _TaskAddress | None:
         match = _PATH.fullmatch(self._client.site.path_of(key) or "")
-        return _Place(match[1], match[2], int(match[4])) if match else None
+        return _TaskAddress(match[1], match[2], int(match[4])) if match else None
 
 
-def _look(issue: Answer) -> Look:
-    return Look(
+def _status(issue: JsonAnswer) -> TaskStatus:
+    return TaskStatus(
         state="open" if issue.text("state") == "open" else "closed",
         assignees=issue.names("assignees", of="login"),
         labels=issue.names("labels", of="name"),
     )
 
 
-def _login(said: Answer) -> str:
-    """Who said it; nobody if the account is gone."""
-    return said.child("user").text("login") if said.has("user") else ""
+def _login(item: JsonAnswer) -> str:
+    """The author; empty if the account was deleted."""
+    return item.child("user").text("login") if item.has("user") else ""
 
 
 def _age(comment: Comment) -> str:

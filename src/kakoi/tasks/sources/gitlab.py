@@ -1,23 +1,21 @@
-"""GitLabSource: issues and merge requests of gitlab.com, or of a GitLab of your own."""
+"""GitLabSource: issues and merge requests on gitlab.com or a self-hosted GitLab."""
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from kakoi._support.late import dataclass, pattern
 from kakoi.errors import ConfigurationError, SourceError
-from kakoi.tasks.sources.answers import MAX_TITLE, Answer, objects, one_line
-from kakoi.tasks.sources.http import RestClient, Site, path_of
-from kakoi.tasks.sources.labels import Labels
-from kakoi.tasks.sources.source import Change, Look, sayable
-from kakoi.tasks.task import Comment, Task, uuid_of
+from kakoi.tasks.sources.answers import MAX_TITLE, JsonAnswer, objects, one_line
+from kakoi.tasks.sources.http import RestClient, Site, api_path
+from kakoi.tasks.sources.source import StageLabels, TaskChange, TaskStatus, publishable
+from kakoi.tasks.task import Comment, Task, uuid_from_key
 
 PUBLIC: Final = "https://gitlab.com"
 TOKEN_VARIABLE: Final = "GITLAB_PERSONAL_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
 _NAME: Final = r"(?!(?:-|\.{1,2})(?:/|$))[A-Za-z0-9_.][A-Za-z0-9_.-]{0,254}"
-_PROJECT: Final = re.compile(rf"{_NAME}(?:/{_NAME}){{1,20}}")
-# GitLab shows issues as work items, too.
-_PATH: Final = re.compile(
+_PROJECT: Final = pattern(rf"{_NAME}(?:/{_NAME}){{1,20}}")
+# GitLab also shows issues as work items.
+_PATH: Final = pattern(
     r"/([^\s?#]{1,2000}?)/-/(issues|work_items|merge_requests)/([1-9][0-9]{0,17})/?"
 )
 _MAX_BODY: Final = 900_000
@@ -25,7 +23,7 @@ _Kind = Literal["issues", "merge_requests"]
 
 
 def gitlab_site(web: str = PUBLIC, token: str = "") -> Site:
-    """The server that people see at `web`."""
+    """The server with the web address `web`."""
     return Site(
         name="GitLab",
         web=web,
@@ -38,36 +36,36 @@ def gitlab_site(web: str = PUBLIC, token: str = "") -> Site:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TaskAddress:
     project: str
     kind: _Kind
     number: int
 
     def path(self, *more: str | int) -> str:
-        return path_of("projects", self.project, *more)
+        return api_path("projects", self.project, *more)
 
     def item(self, *more: str | int) -> str:
         return self.path(self.kind, self.number, *more)
 
 
 class GitLabSource:
-    """Tasks of some projects (`group/project`). `assignee`: only tasks of this user wait."""
+    """Tasks of projects (`group/project`). `assignee`: only tasks of this user are waiting."""
 
     def __init__(
         self,
         client: RestClient,
         *,
         projects: Sequence[str] = (),
-        labels: Labels | None = None,
+        labels: StageLabels | None = None,
         assignee: str = "",
     ) -> None:
         self._client = client
         self._projects = tuple(projects)
         self.assignee = assignee
-        self.labels = labels or Labels()
+        self.labels = labels or StageLabels()
         for each in projects:
             if not _PROJECT.fullmatch(each):
-                raise ConfigurationError(f"a project of GitLab is {each!r:.80}, not group/project")
+                raise ConfigurationError(f"invalid GitLab project {each!r:.80}: use group/project")
 
     def owns(self, key: str) -> bool:
         return self._find(key) is not None
@@ -78,49 +76,49 @@ class GitLabSource:
         for project in self._projects:
             for kind in kinds:
                 for label in (self.labels.waiting, self.labels.processing):
-                    found |= dict.fromkeys(await self._listed(project, kind, label))
+                    found |= dict.fromkeys(await self._list_keys(project, kind, label))
         return tuple(found)
 
-    async def _listed(self, project: str, kind: _Kind, label: str) -> list[str]:
-        path = path_of("projects", project, kind)
+    async def _list_keys(self, project: str, kind: _Kind, label: str) -> list[str]:
+        path = api_path("projects", project, kind)
         query = {"labels": label, "state": "opened", "order_by": "created_at", "sort": "asc"}
         if self.assignee:
             query["assignee_username"] = self.assignee
         pages = await self._client.pages(path, query)
-        found = objects(list(pages.items), self._client.place("GET", path))
-        return [self._address(_Place(project, kind, item.number("iid"))) for item in found]
+        found = objects(list(pages.items), self._client.describe("GET", path))
+        return [self._url(_TaskAddress(project, kind, item.number("iid"))) for item in found]
 
     async def fetch(self, key: str) -> Task:
-        place = self._place(key)
-        item = await self._answer(place.item())
+        address = self._parse(key)
+        item = await self._get(address.item())
         notes = await self._client.pages(
-            place.item("notes"), {"sort": "asc", "order_by": "created_at"}
+            address.item("notes"), {"sort": "asc", "order_by": "created_at"}
         )
-        look = _look(item)
-        source, target = _branches(item, place)
-        key = self._address(place)
+        status = _status(item)
+        source, target = _branches(item, address)
+        key = self._url(address)
         return Task(
-            uuid=uuid_of(key),
+            uuid=uuid_from_key(key),
             key=key,
-            repository=f"{self._client.site.web}/{place.project}.git",
-            kind="issue" if place.kind == "issues" else "pull_request",
+            repository=f"{self._client.site.web}/{address.project}.git",
+            kind="issue" if address.kind == "issues" else "pull_request",
             source_branch=source,
             target_branch=target,
             title=one_line(item.text("title"))[:MAX_TITLE],
             body=item.text_or_empty("description"),
             author=_username(item),
-            comments=tuple(self._comments(notes.items, place)),
+            comments=tuple(self._comments(notes.items, address)),
             comments_complete=notes.complete,
-            assignees=look.assignees,
-            labels=look.labels,
-            state=look.state,
+            assignees=status.assignees,
+            labels=status.labels,
+            state=status.state,
         )
 
-    async def look(self, key: str) -> Look:
-        return _look(await self._answer(self._place(key).item()))
+    async def fetch_status(self, key: str) -> TaskStatus:
+        return _status(await self._get(self._parse(key).item()))
 
-    def _comments(self, items: Sequence[object], place: _Place) -> Iterator[Comment]:
-        for note in objects(list(items), self._client.place("GET", place.item("notes"))):
+    def _comments(self, items: Sequence[object], address: _TaskAddress) -> Iterator[Comment]:
+        for note in objects(list(items), self._client.describe("GET", address.item("notes"))):
             if not note.flag("system"):
                 yield Comment(
                     id=str(note.number("id")),
@@ -130,13 +128,13 @@ class GitLabSource:
                 )
 
     async def comment(self, task: Task, body: str) -> str:
-        path = self._place(task.key).item("notes")
-        made = await self._client.send("POST", path, {"body": self._sayable(body)})
-        return str(Answer(made, self._client.place("POST", path)).number("id"))
+        path = self._parse(task.key).item("notes")
+        answer = await self._client.send("POST", path, {"body": self._publishable(body)})
+        return str(JsonAnswer(answer, self._client.describe("POST", path)).number("id"))
 
     async def update_comment(self, task: Task, comment_id: str, body: str) -> None:
-        path = self._place(task.key).item("notes", comment_id)
-        await self._client.send("PUT", path, {"body": self._sayable(body)})
+        path = self._parse(task.key).item("notes", comment_id)
+        await self._client.send("PUT", path, {"body": self._publishable(body)})
 
     async def change_labels(self, task: Task, add: Sequence[str], remove: Sequence[str]) -> None:
         change: dict[str, object] = {}
@@ -145,87 +143,90 @@ class GitLabSource:
         if remove:
             change["remove_labels"] = ",".join(remove)
         if change:
-            await self._client.send("PUT", self._place(task.key).item(), change)
+            await self._client.send("PUT", self._parse(task.key).item(), change)
 
-    async def propose(self, task: Task, change: Change) -> str:
-        place = self._place(task.key)
+    async def propose(self, task: Task, change: TaskChange) -> str:
+        address = self._parse(task.key)
         target = task.target_branch
         if target is None:
-            target = (await self._answer(place.path())).text("default_branch")
-        path = place.path("merge_requests")
+            target = (await self._get(address.path())).text("default_branch")
+        path = address.path("merge_requests")
         body: dict[str, object] = {
-            "title": one_line(self._sayable(change.title))[:MAX_TITLE],
-            "description": self._sayable(change.body),
+            "title": one_line(self._publishable(change.title))[:MAX_TITLE],
+            "description": self._publishable(change.body),
             "source_branch": change.branch,
             "target_branch": target,
         }
         try:
-            made = await self._client.send("POST", path, body)
+            answer = await self._client.send("POST", path, body)
         except SourceError as error:
             if error.details.get("status") != 409:
                 raise
-            existing = await self._proposed(place, change.branch)
+            existing = await self._find_open_request(address, change.branch)
             if not existing:
                 raise
             return existing
-        number = Answer(made, self._client.place("POST", path)).number("iid")
-        return self._address(_Place(place.project, "merge_requests", number))
+        number = JsonAnswer(answer, self._client.describe("POST", path)).number("iid")
+        return self._url(_TaskAddress(address.project, "merge_requests", number))
 
-    async def _proposed(self, place: _Place, branch: str) -> str:
-        path = place.path("merge_requests")
+    async def _find_open_request(self, address: _TaskAddress, branch: str) -> str:
+        path = address.path("merge_requests")
         found = await self._client.get(path, {"source_branch": branch, "state": "opened"})
-        numbers = [each.number("iid") for each in objects(found, self._client.place("GET", path))]
+        numbers = [
+            each.number("iid") for each in objects(found, self._client.describe("GET", path))
+        ]
         if not numbers:
             return ""
-        return self._address(_Place(place.project, "merge_requests", numbers[0]))
+        return self._url(_TaskAddress(address.project, "merge_requests", numbers[0]))
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _answer(self, path: str) -> Answer:
-        return Answer(await self._client.get(path), self._client.place("GET", path))
+    async def _get(self, path: str) -> JsonAnswer:
+        return JsonAnswer(await self._client.get(path), self._client.describe("GET", path))
 
-    def _address(self, place: _Place) -> str:
-        # Never what the server calls it: an address of ours cannot lead anywhere else.
-        return f"{self._client.site.web}/{place.project}/-/{place.kind}/{place.number}"
+    def _url(self, address: _TaskAddress) -> str:
+        # Never the address that the server sends: this one cannot point anywhere else.
+        return f"{self._client.site.web}/{address.project}/-/{address.kind}/{address.number}"
 
-    def _sayable(self, text: str) -> str:
-        return sayable(text, self._client.site.token, _MAX_BODY)
+    def _publishable(self, text: str) -> str:
+        return publishable(text, self._client.site.token, _MAX_BODY)
 
-    def _place(self, key: str) -> _Place:
-        place = self._find(key)
-        if place is None:
-            raise ConfigurationError(f"{key!r:.200} is no issue or merge request of GitLab")
-        return place
+    def _parse(self, key: str) -> _TaskAddress:
+        address = self._find(key)
+        if address is None:
+            raise ConfigurationError(f"{key!r:.200} is not an issue or merge request on GitLab")
+        return address
 
-    def _find(self, key: str) -> _Place | None:
+    def _find(self, key: str) -> _TaskAddress | None:
         match = _PATH.fullmatch(self._client.site.path_of(key) or "")
         if match is None or not _PROJECT.fullmatch(match[1]):
             return None
         kind: _Kind = "merge_requests" if match[2] == "merge_requests" else "issues"
-        return _Place(match[1], kind, int(match[3]))
+        return _TaskAddress(match[1], kind, int(match[3]))
 
 
-def _look(item: Answer) -> Look:
-    return Look(
+def _status(item: JsonAnswer) -> TaskStatus:
+    return TaskStatus(
         state="open" if item.text("state") == "opened" else "closed",
         assignees=item.names("assignees", of="username"),
         labels=item.names("labels", of="name"),
     )
 
 
-def _branches(item: Answer, place: _Place) -> tuple[str | None, str | None]:
-    if place.kind == "issues":
+def _branches(item: JsonAnswer, address: _TaskAddress) -> tuple[str | None, str | None]:
+    if address.kind == "issues":
         return None, None
     if item.number("source_project_id") != item.number("target_project_id"):
         raise SourceError(
-            f"the branch of merge request {place.number} of {place.project} is in another project",
+            f"the branch of merge request {address.number} of {address.project}"
+            " is in another project",
             details={"status": 0, "is_lasting": True},
             hint="push the branch to the project itself, and open the merge request from it",
         )
     return item.text("source_branch"), item.text("target_branch")
 
 
-def _username(said: Answer) -> str:
-    """Who said it; nobody if the account is gone."""
-    return said.child("author").text("username") if said.has("author") else ""
+def _username(item: JsonAnswer) -> str:
+    """The author; empty if the account was deleted."""
+    return item.child("author").text("username") if item.has("author") else ""

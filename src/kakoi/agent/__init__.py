@@ -1,1 +1,0 @@
-"""WHAT NEXT?  What an agent is told."""

@@ -1,0 +1,1 @@
+"""WHAT NEXT?  The agent loop, its models, tools and prompts."""

@@ -1,0 +1,1 @@
+"""WHERE?  What sandboxes are made of. Each backend passes the conformance suite."""

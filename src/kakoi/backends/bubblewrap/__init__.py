@@ -1,0 +1,1 @@
+"""Kernel namespaces, without an engine or an image."""

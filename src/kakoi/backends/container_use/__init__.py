@@ -1,0 +1,1 @@
+"""Sandboxes in environments of container-use."""

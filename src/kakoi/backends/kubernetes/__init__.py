@@ -1,0 +1,1 @@
+"""Sandboxes in pods of a Kubernetes cluster."""

@@ -1,0 +1,1 @@
+"""A channel into sandboxes that have a shell but no Python."""

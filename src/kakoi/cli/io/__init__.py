@@ -1,0 +1,1 @@
+"""Streams, terminal, signals and text: how commands talk to people and programs."""

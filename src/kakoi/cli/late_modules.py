@@ -1,0 +1,84 @@
+"""Modules of the standard library that others import and few commands use: loaded on first use.
+
+`inspect` alone takes as long to import as judging a command.
+Only the program `kakoi` does this to itself: whoever imports the library decides for themselves.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec, PathFinder
+from threading import RLock
+from types import ModuleType
+from typing import Any, Final, cast
+
+# Of these, click, asyncio, logging and dataclasses read nothing else while they are imported.
+_NAMES: Final = frozenset(
+    {"asyncio.sslproto", "inspect", "linecache", "platform", "ssl", "traceback"}
+)
+_lock: Final = RLock()
+
+
+def load_late() -> None:
+    """Have these modules loaded when one of their attributes is first read."""
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Finds these modules for the import system, and leaves all others to it."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name not in _NAMES:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = cast(Any, _Loader(spec.loader))
+        return spec
+
+
+class _Loader:
+    """Runs a module's code when it is first used."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:  # `get_source` and the like, for tracebacks.
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _LateModule(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        module.__dict__["_waiting"] = self._loader
+
+
+class _LateModule(ModuleType):
+    """A module without content until an attribute is read."""
+
+    def __getattr__(self, name: str) -> Any:
+        known = _KNOWN.get(f"{self.__name__}.{name}")
+        if known is not None:
+            return known
+        with _lock:  # Another thread waits until it is whole.
+            loader = self.__dict__.pop("_waiting", None)
+            if loader is not None:
+                loader.exec_module(self)
+                self.__class__ = ModuleType  # type: ignore[assignment]
+        return ModuleType.__getattribute__(self, name)
+
+
+def _system() -> str:
+    """Return what `platform.system` returns."""
+    return os.uname().sysname
+
+
+def _cleandoc(text: str) -> str:
+    """Return what `inspect.cleandoc` returns."""
+    first, *rest = text.expandtabs().split("\n")
+    margin = min((len(each) - len(each.lstrip()) for each in rest if each.strip()), default=0)
+    lines = [first.lstrip(), *(each[margin:] for each in rest)]
+    return "\n".join(lines).strip("\n")
+
+
+# What click and `uuid`, which click imports, use of these modules in every process.
+_KNOWN: Final[Mapping[str, Any]] = {"inspect.cleandoc": _cleandoc, "platform.system": _system}

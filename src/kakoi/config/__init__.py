@@ -1,1 +1,0 @@
-"""FROM WHAT?  Files and environment → settings, once and strictly; settings → a gate."""

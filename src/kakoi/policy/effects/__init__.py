@@ -1,0 +1,1 @@
+"""What does a command do?  From arguments to effects: runs, writes, deletes, sends."""

@@ -1,0 +1,1 @@
+"""Python code read by Python's own parser."""

@@ -1,0 +1,1 @@
+"""Readers find the effects of programs whose arguments are a language of their own."""

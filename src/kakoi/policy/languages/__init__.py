@@ -1,1 +1,0 @@
-"""Programs inside arguments: what sed, awk, inline code and chmod modes do."""

@@ -1,1 +1,0 @@
-"""Argument vectors → effects: what a program's options and operands do."""

@@ -1,0 +1,133 @@
+"""The data that kakoi ships for the policy: YAML, and a cache of it that is read much faster.
+
+The cache is a file in the user's cache folder, named after the content of the YAML. If its owner,
+its permissions or its hash are wrong, it is ignored and written anew; if the folder cannot be
+written, the YAML is parsed each time. The hash finds damage and is no signature: a process that can
+write this user's files outside of a sandbox can forge the cache, as it can change kakoi itself.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+from kakoi._support.user_folders import cache_folder, environment
+from kakoi.errors import ConfigurationError
+
+_HERE: Final = Path(__file__).parent
+# Part of the name: data that was written by another version of this module is not looked at.
+_FORMAT: Final = "1"
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_OTHERS: Final = 0o077
+# Several installations share the folder; each looks at the file of its own content.
+_KEPT: Final = 4
+
+
+def load_data(folder: str, *, only: str = "") -> dict[str, Any]:
+    """Return the data of the YAML files of a folder below `policy` (or `only` one), merged.
+
+    Raises ConfigurationError if two files have the same key.
+    """
+    names = [f"{only}.yaml"] if only else sorted(os.listdir(_HERE / folder))
+    texts = {name: (_HERE / folder / name).read_bytes() for name in names if name.endswith(".yaml")}
+    kind = f"{folder.replace('/', '-')}-{only}".rstrip("-")
+    cached = _cache_file(kind, texts)
+    found = None if cached is None else _read(cached)
+    if found is None:
+        found = _parse(folder, texts)
+        if cached is not None:
+            _write(cached, found, kind)
+    return found
+
+
+def _parse(folder: str, texts: dict[str, bytes]) -> dict[str, Any]:
+    import yaml  # Not needed if there is a cache.
+
+    # The C loader reads the data about ten times faster; the pure one gives the same values.
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    merged: dict[str, Any] = {}
+    for name, text in texts.items():
+        for key, value in (yaml.load(text, Loader=loader) or {}).items():  # noqa: S506
+            if key in merged:
+                raise ConfigurationError(f"{folder}/{name}: duplicate key {key!r}")
+            merged[str(key)] = value
+    return merged
+
+
+def _cache_file(kind: str, texts: dict[str, bytes]) -> Path | None:
+    content = hashlib.blake2b(_FORMAT.encode(), digest_size=16)
+    for name, text in texts.items():
+        content.update(f"\0{name}\0{len(text)}\0".encode())
+        content.update(text)
+    try:
+        folder = cache_folder(environment(None))
+    except ConfigurationError:  # This user has no home.
+        return None
+    return folder / "policy" / f"{kind}-{content.hexdigest()}.json"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return what the file holds; None if it is missing, broken or not ours."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        is_private = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+        if not (stat.S_ISREG(status.st_mode) and is_private and status.st_nlink == 1):
+            return None
+        digest, _, body = file.read(_MOST_BYTES).partition(b"\n")
+    if digest != _digest(body):
+        return None
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=32).hexdigest().encode()
+
+
+def _write(path: Path, data: dict[str, Any], kind: str) -> None:
+    """Put the file in its place, whole or not at all. That it cannot be written is not an error."""
+    body = json.dumps(data, separators=(",", ":")).encode()
+    if json.loads(body) != data:  # JSON cannot say it.
+        return
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        if not _make_folder(path.parent):
+            return
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with open(fd, "wb") as file:
+                file.write(_digest(body) + b"\n" + body)
+            os.rename(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _remove_old(path.parent, kind)
+
+
+def _make_folder(folder: Path) -> bool:
+    """Make the folder if the one above it is the user's own: root leaves nothing in other homes."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    if folder.stat().st_uid != os.geteuid():
+        return False
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    return True
+
+
+def _remove_old(folder: Path, kind: str) -> None:
+    files = [(each.stat().st_mtime_ns, each) for each in folder.glob(f"{kind}-*.json*")]
+    for _, each in sorted(files, reverse=True)[_KEPT:]:
+        each.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""FROM WHAT?  Settings from files and the environment, read once and strictly."""

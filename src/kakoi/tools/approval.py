@@ -1,0 +1,113 @@
+"""Asks the user behind a call for approval, and remembers the answer if the user wants that.
+
+If the user cannot be reached, the answer is no.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from kakoi._support.late import dataclass
+from kakoi._support.text import shown
+from kakoi.gate import Approver, Call
+from kakoi.policy.decide import Decision
+from kakoi.policy.explanation import format_decision
+from kakoi.tools.sessions import ToolSession
+
+ANSWER_TIMEOUT_S: Final = 600.0
+# What a command gets besides its text: an approval covers this as well.
+_INPUTS: Final = ("stdin", "stdin_open", "content", "old_text", "new_text", "replace_all")
+
+
+class ApprovalAnswer(Enum):
+    """A user's answer. ALWAYS: also for the same command in the same session later."""
+
+    NO = "no"
+    ONCE = "once"
+    ALWAYS = "always"
+
+
+def _ask_now(_question: str) -> None:
+    """Let every question be asked in the call that it is about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserContact:
+    """How to reach the user behind a call.
+
+    `ask`: returns the user's answer to a question.
+    `before_asking`: called first, before the question is recorded. It raises to end the call if the
+        answer has to come with a later one.
+    """
+
+    ask: Callable[[str], Awaitable[ApprovalAnswer]]
+    before_asking: Callable[[str], None] = _ask_now
+
+
+class CallApproval:
+    """Approval of what one tool call does. Without a `contact` nobody can be asked."""
+
+    def __init__(
+        self, contact: UserContact | None, session: ToolSession, arguments: Mapping[str, Any]
+    ) -> None:
+        self._contact = contact
+        self._session = session
+        self._arguments = arguments
+
+    def gate_call(self, cwd: str, variables: Mapping[str, str] | None = None) -> Call:
+        """Return what to pass to the gate with a command or a file access in `cwd`."""
+
+        def before_asking(decision: Decision) -> None:
+            if self._contact is not None and not self._has_agreed(decision, cwd):
+                self._contact.before_asking(self._question(decision, cwd))
+
+        return Call(
+            variables=variables or {},
+            session=self._session.label,
+            approver=self.approver(cwd),
+            before_asking=before_asking,
+        )
+
+    def approver(self, cwd: str) -> Approver | None:
+        """Return an approver for a gate; None if nobody can be asked."""
+        contact = self._contact
+        if contact is None:
+            return None
+
+        async def approve(decision: Decision) -> bool:
+            if self._has_agreed(decision, cwd):
+                return True
+            question = self._question(decision, cwd)
+            # Again: another call may have used up the answer meanwhile.
+            contact.before_asking(question)
+            try:
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    answer = await contact.ask(question)
+            except TimeoutError:
+                return False
+            if answer is ApprovalAnswer.ALWAYS:
+                self._session.agree(decision.command, cwd, self._inputs)
+            return answer is not ApprovalAnswer.NO
+
+        return approve
+
+    def _has_agreed(self, decision: Decision, cwd: str) -> bool:
+        return self._session.has_agreed(decision.command, cwd, self._inputs)
+
+    @property
+    def _inputs(self) -> str:
+        """A digest of what the command gets besides its text."""
+        given = {name: self._arguments.get(name) for name in _INPUTS if self._arguments.get(name)}
+        text = json.dumps(given, sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest() if given else ""
+
+    def _question(self, decision: Decision, cwd: str) -> str:
+        lines = [format_decision(decision), "", f"in {shown(cwd)}:"]
+        # All of it: nobody should approve what they cannot see.
+        lines += [f"  | {shown(line)}" for line in decision.command.strip().splitlines()]
+        if description := self._arguments.get("description"):
+            lines.append(f"the agent says: {shown(str(description))}")
+        return "\n".join([*lines, "", "Accept to run it; decline to refuse it."])
