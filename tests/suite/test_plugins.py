@@ -8,7 +8,8 @@ import pytest
 
 from tests.suite.profile import ROOT
 
-PLUGINS = ["-p", "tests.suite.tiers", "-p", "tests.suite.hangs", "-p", "tests.suite.profile"]
+NAMES = ("tiers", "hangs", "cancellation", "profile")
+PLUGINS = [word for name in NAMES for word in ("-p", f"tests.suite.{name}")]
 
 
 def outcome(folder: Path, source: str, *options: str, workers: int = 1) -> tuple[int, str]:
@@ -113,3 +114,38 @@ def test_the_time_of_a_run_is_reported_by_folder_and_by_test(tmp_path: Path) -> 
     slowest = said.partition("slowest tests:")[2].splitlines()[1]
     # What others share is not the test's own.
     assert slowest.endswith("test_it.py::test_sleeps")
+
+
+CANCELLED = """
+import asyncio, pytest
+@pytest.fixture
+def anyio_backend(): return "asyncio"
+@pytest.fixture
+async def shared(): yield
+@pytest.mark.anyio
+async def test_is_cancelled(shared):
+    asyncio.current_task().cancel()
+    await asyncio.sleep(0)
+@pytest.mark.anyio
+async def test_hides_it(shared):
+    asyncio.current_task().cancel()
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        pass
+@pytest.mark.anyio
+async def test_next(shared):
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await asyncio.sleep(10)
+"""
+
+
+def test_a_test_that_leaves_a_cancellation_fails_and_no_other(tmp_path: Path) -> None:
+    status, said = outcome(tmp_path, CANCELLED, "-v")
+    assert status == 1
+    assert "test_is_cancelled FAILED" in said
+    assert "the test ended with a cancellation" in said
+    assert "test_hides_it FAILED" in said
+    assert "left 1 cancellation(s)" in said
+    assert "test_next PASSED" in said
