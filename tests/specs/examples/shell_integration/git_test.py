@@ -9,6 +9,8 @@ from kakoi.builtin import git_status, git_commit
 @pytest.fixture(autouse=True)
 def test_repo(tmp_path, monkeypatch):
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for key, value in {"user.name": "A Tester", "user.email": "tester@example.com"}.items():
+        subprocess.run(["git", "-C", tmp_path, "config", key, value], check=True)
     (tmp_path / "file").write_text("content")
     monkeypatch.chdir(tmp_path)
 
