@@ -6,13 +6,18 @@ Whether examples do what is shown, and whether the site can be read: tests/docs.
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from kakoi.policy.decide import decide
+from kakoi.policy.profiles import load_policy
 from kakoi.settings.model import settings_table
 from tests.docs.pages import PAGES, ROOT, our_files, shown
 
@@ -98,6 +103,39 @@ def test_the_journeys_pass_files_that_are_there_and_few_of_them() -> None:
         assert name in title
         assert len(stops(way.partition("**")[0])) <= most
         assert [each for each in stops(way) if not (SOURCE / f"{each}.py").exists()] == []
+
+
+# How often whoever steps through the judgement of a command changes files, at most.
+MOST_SWITCHES = 49
+
+
+def file_switches(work: Callable[[], object]) -> int:
+    """How often a call goes to another file of the package than the call before it."""
+    files: list[str] = []
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and not code.co_name.startswith("<"):
+            files.append(code.co_filename)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    ours = [file for file in files if file.startswith(str(SOURCE))]
+    return sum(one != other for one, other in pairwise(ours))
+
+
+def test_judging_a_command_changes_files_seldom() -> None:
+    policy = load_policy("coding-agent")
+    # What is loaded once, when it is first needed, is no part of the journey.
+    assert decide(policy, "git pull --force").verdict
+    assert decide(policy, "git push").verdict
+    # No other test judges here, so the answer is not cached.
+    switches = file_switches(lambda: decide(policy, "git push --force", cwd="/journey"))
+    assert 1 < switches <= MOST_SWITCHES
 
 
 # --- Nothing of one machine ------------------------------------------------------------------

@@ -81,9 +81,10 @@ class Rule:
 
     def applies_to(self, invocation: Invocation) -> bool:
         """Whether the command, its options and its operands match."""
-        if self.commands and self.commands.isdisjoint(invocation.names):
+        names = invocation.names
+        if self.commands and self.commands.isdisjoint(names):
             return False
-        if not self.spares.isdisjoint(invocation.names):
+        if not self.spares.isdisjoint(names):
             return False
         arguments = invocation.arguments
         if self.flags and arguments.named(*self.flags) is None:

@@ -115,11 +115,12 @@ class Report:
         start, end = self.span or (word.start, word.end)
         self.findings.append(Finding(rule, verdict, start, end, subject, reason, hint))
 
-    def rule(self, rule: Rule, word: Word, subject: str) -> None:
-        """Add the finding of a rule, with its subject filled in."""
+    def rule(self, rule: Rule, word: Word, subject: str) -> Verdict:
+        """Add the finding of a rule, with its subject filled in, and return its verdict."""
         reason, hint = (text.replace("{subject}", subject) for text in (rule.reason, rule.hint))
         verdict = rule.verdict_where(confined=self.confined)
         self.find(rule.id, verdict, word, subject, reason, "" if verdict is Verdict.ALLOW else hint)
+        return verdict
 
     def source(self, word: Word) -> str:
         """Return the source text of `word`; empty inside a nested text: its positions differ."""

@@ -4,10 +4,10 @@ import re
 from typing import Final
 
 from kakoi.policy.effects.programs import Effect, Invocation
+from kakoi.policy.judging.command_words import program_name
 from kakoi.policy.judging.decision import Report
 from kakoi.policy.judging.folders import WorkingFolder
 from kakoi.policy.judging.paths import Location, absolute, is_secret, locate, within
-from kakoi.policy.judging.program_names import program_name
 from kakoi.policy.parsing.script import Script, SimpleCommand
 from kakoi.policy.parsing.words import Expands, Word, literal_word
 

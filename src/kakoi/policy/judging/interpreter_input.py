@@ -5,8 +5,8 @@ from typing import Final
 
 from kakoi._support.late import dataclass, pattern
 from kakoi.policy.effects.languages.inline import LANGUAGES
+from kakoi.policy.judging.command_words import program_name
 from kakoi.policy.judging.files import DOWNLOADERS
-from kakoi.policy.judging.program_names import program_name
 from kakoi.policy.parsing.script import Script, SimpleCommand
 from kakoi.policy.parsing.words import Expands, Word, literal_word
 

@@ -9,9 +9,19 @@ from kakoi.policy.effects.invocation_effects import effects_of
 from kakoi.policy.effects.languages.inline import LANGUAGES
 from kakoi.policy.effects.programs import Effect, Invocation, invoke
 from kakoi.policy.effects.readers.code import DROPS, code_effects
+from kakoi.policy.judging.command_words import (
+    DELETERS,
+    callable_functions,
+    find_program,
+    has_option_like_values,
+    may_name_program,
+    names_known_program,
+    possible_options,
+    program_name,
+    starts_itself_without_end,
+)
 from kakoi.policy.judging.files import OLD_PATH, FileRules, fetches
 from kakoi.policy.judging.folders import WorkingFolder, WorkingFolders
-from kakoi.policy.judging.hidden_options import has_option_like_values, possible_options
 from kakoi.policy.judging.interpreter_input import (
     feeds_dot_commands,
     hides_programs,
@@ -20,15 +30,6 @@ from kakoi.policy.judging.interpreter_input import (
     text_written_by,
 )
 from kakoi.policy.judging.paths import absolute
-from kakoi.policy.judging.program_names import (
-    DELETERS,
-    callable_functions,
-    find_program,
-    may_name_program,
-    names_known_program,
-    program_name,
-    starts_itself_without_end,
-)
 from kakoi.policy.judging.values import Values
 from kakoi.policy.judging.variables import (
     STATE_BUILTINS,
@@ -168,14 +169,12 @@ class Judge:
 
     def invocation(self, invocation: Invocation, command: SimpleCommand, lenient: str) -> None:
         word = invocation.named_by
-        worst = Verdict.ALLOW
+        verdicts: set[Verdict] = set()
         for rule in self.policy.rules_by_program.get(invocation.program, ()):
             if rule.applies_to(invocation):
-                self.report.rule(rule, word, invocation.short_name)
-                verdict = rule.verdict_where(confined=self.report.confined)
-                worst = max(worst, verdict, key=lambda each: each.severity)
-        if worst is not Verdict.DENY:
-            self.listed(invocation, word, lenient, asked=worst is Verdict.ASK)
+                verdicts.add(self.report.rule(rule, word, invocation.short_name))
+        if Verdict.DENY not in verdicts:
+            self.listed(invocation, word, lenient, asked=Verdict.ASK in verdicts)
         for effect in effects_of(invocation):
             self.effect(effect, invocation, command)
         for operand in possible_options(invocation) if self.has_option_like_values else ():

@@ -6,11 +6,12 @@ character that could mean anything else it gives up, and shfmt parses the text.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from kakoi._support.late import pattern
 from kakoi.policy.parsing.script import Assignment, Redirect, Script, SimpleCommand, covering
-from kakoi.policy.parsing.words import Literal, Part, Word, brace_words, make_word
+from kakoi.policy.parsing.words import Word, brace_words, plain_word
 
 _TOKEN: Final = pattern(
     r"""[ \t]*(?:
@@ -21,7 +22,6 @@ _TOKEN: Final = pattern(
     )""",
     re.VERBOSE,
 )
-_CHUNK: Final = pattern(r"'([^']*)'|\"([^\"]*)\"|([^'\"]+)")
 _ASSIGNMENT: Final = pattern(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _NOT_PLAIN: Final = frozenset(
     "if then else elif fi do done case esac while until for in select function time coproc { } ! "
@@ -39,11 +39,11 @@ class _Reader:
         self.commands: list[SimpleCommand] = []
         self.scopes = 0
         self.statement = 1
-        self.line: list[tuple[list[Word], list[Assignment], list[Redirect]]] = []
+        self.line: list[tuple[list[tuple[str, int, int]], list[Assignment], list[Redirect]]] = []
         self.start_command()
 
     def start_command(self) -> None:
-        self.words: list[Word] = []
+        self.words: list[tuple[str, int, int]] = []
         self.assignments: list[Assignment] = []
         self.redirects: list[Redirect] = []
 
@@ -89,15 +89,11 @@ class _Reader:
                 return
             if raw in _NOT_PLAIN or (raw != "[" and ("[" in raw or "=" in raw or raw[0] == "@")):
                 raise _GiveUp
-        word = make_word(_parts(raw), start, end)
-        expanded = brace_words(word) if "{" in raw else (word,)
-        if not expanded:
-            raise _GiveUp  # `{,}` expands to no word, so the next one can be the program
-        self.words.extend(expanded)
+        self.words.append((raw, start, end))
 
     def assignment(self, raw: str, prefix: re.Match[str], start: int, end: int) -> None:
         value = raw[prefix.end() :]
-        word = make_word(_parts(value), start + prefix.end(), end) if value else None
+        word = plain_word(value, start + prefix.end(), end) if value else None
         self.assignments.append(Assignment(prefix[1], word, (), start, end))
 
     def redirect(self, found: re.Match[str]) -> int:
@@ -106,7 +102,7 @@ class _Reader:
             raise _GiveUp
         start, end = target.span("word")
         first = found.start("descriptor" if found["descriptor"] else "redirect")
-        word = make_word(_parts(target["word"]), start, end)
+        word = plain_word(target["word"], start, end)
         self.redirects.append(
             Redirect(found["redirect"], found["descriptor"] or "", word, None, first, end)
         )
@@ -121,7 +117,7 @@ class _Reader:
                 self.scopes += 1
                 scope = (self.scopes,)
             feeders = tuple(range(first, len(self.commands)))
-            facts = tuple(words), tuple(assignments), tuple(redirects)
+            facts = _expanded(words), tuple(assignments), tuple(redirects)
             self.commands.append(
                 SimpleCommand(
                     *facts,
@@ -135,17 +131,16 @@ class _Reader:
         self.line = []
 
 
-def _parts(raw: str) -> tuple[Part, ...]:
-    if "'" not in raw and '"' not in raw:
-        return (Literal(raw),)
-    parts: list[Part] = []
-    for found in _CHUNK.finditer(raw):
-        bare = found[3]
-        if bare is not None:
-            parts.append(Literal(bare))
-        else:
-            parts.append(Literal(found[1] if found[2] is None else found[2], True))
-    return tuple(parts)
+def _expanded(words: Iterable[tuple[str, int, int]]) -> tuple[Word, ...]:
+    """Return the words of a command after brace expansion, from their texts and positions."""
+    expanded: list[Word] = []
+    for raw, start, end in words:
+        word = plain_word(raw, start, end)
+        several = brace_words(word) if "{" in raw else (word,)
+        if not several:
+            raise _GiveUp  # `{,}` expands to no word, so the next one can be the program
+        expanded.extend(several)
+    return tuple(expanded)
 
 
 def plain_script(text: str) -> Script | None:

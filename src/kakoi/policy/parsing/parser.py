@@ -152,9 +152,9 @@ def readings(text: str, shell: str) -> list[Reading | Unreadable]:
     """Return every way in which `shell` can read `text`, without duplicates."""
     scripts = [parse(text)]
     if shell != "bash" and plain_script(text) is None:
-        scripts.append(parse(text, language="posix"))
-    if scripts[0] == scripts[-1]:
-        del scripts[1:]
+        other = parse(text, language="posix")
+        if other != scripts[0]:
+            scripts.append(other)
     return [
         script if isinstance(script, Unreadable) else Reading(script, posix=shell != "bash")
         for script in scripts

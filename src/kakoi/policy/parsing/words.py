@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 
-from kakoi._support.late import dataclass
+from kakoi._support.late import dataclass, pattern
 
 MAX_BRACE_WORDS = 128
 MAX_BRACES = 32
 
+# Text in single or double quotes, or neither.
+_CHUNK = pattern(r"'([^']*)'|\"([^\"]*)\"|([^'\"]+)")
 
 # File names that mean standard input.
 STDIN_NAMES = frozenset(
@@ -161,6 +163,20 @@ def make_word(parts: tuple[Part, ...], start: int, end: int, *, from_braces: boo
     glob = _has_glob(bare)
     static = None if glob or tilde else text_value
     return Word(parts, start, end, text_value, static, glob, tilde, from_braces)
+
+
+def plain_word(raw: str, start: int, end: int) -> Word:
+    """Return the word of source text that has quotes, but no expansions or backslashes."""
+    if "'" not in raw and '"' not in raw:
+        return make_word((Literal(raw),), start, end)
+    parts: list[Part] = []
+    for found in _CHUNK.finditer(raw):
+        bare = found[3]
+        if bare is not None:
+            parts.append(Literal(bare))
+        else:
+            parts.append(Literal(found[1] if found[2] is None else found[2], True))
+    return make_word(tuple(parts), start, end)
 
 
 def literal_word(text: str, start: int, end: int) -> Word:

@@ -1,9 +1,17 @@
-"""Which program a word names: a plain name, a system path, or a program of the project."""
+"""What the words of a command are: the program that one names, and values that can be options.
+
+A program is a plain name, a system path, or a program of the project. `cp "$1" dest` is common, and
+asking every time would not help. But if the text has a word such as `--target-directory=/etc`
+among its values, `$1` can become that word.
+"""
 
 import posixpath
+import re
+from collections.abc import Iterator
 from typing import Final
 
 from kakoi._support.late import dataclass, pattern
+from kakoi.policy.effects.programs import Invocation
 from kakoi.policy.judging.paths import SCRATCH, absolute, within
 from kakoi.policy.parsing.script import Script, SimpleCommand
 from kakoi.policy.parsing.words import Expands, Word
@@ -35,6 +43,10 @@ _FOLLOWED: Final = DELETERS | frozenset(
 )
 # A project's own copy of its build tool, by the name of the tool.
 _BUILD_WRAPPERS: Final = frozenset({"gradlew", "mvnw"})
+_OPTION: Final = pattern(r"--?[A-Za-z][\w-]*(?:=[^\s]*)?|-[A-Za-z]\S*")
+_OPTION_LINE: Final = pattern(r"^--?[A-Za-z]\S*$", re.MULTILINE)
+# Options of `echo` and `printf` themselves, not words that they pass on.
+_OWN_OPTIONS: Final = pattern(r"-[neE]+|-v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +131,50 @@ def starts_itself_without_end(name: str, command: SimpleCommand, script: Script)
     """Whether a function calls itself in the background or in a pipe."""
     piped = any(program_name(script.commands[index]) == name for index in command.feeders)
     return command.function == name and (piped or command.background)
+
+
+# ── values that can be options ──
+
+
+def has_option_like_values(script: Script) -> bool:
+    """Whether a value in the script looks like an option."""
+    functions = {definition.name for definition in script.definitions}
+    return any(
+        _OPTION.fullmatch(word.static or "")
+        for command in script.commands
+        for word in _passed_on(command, functions)
+    ) or any(
+        redirect.body is not None and _OPTION_LINE.search(redirect.body.shown)
+        for command in script.commands
+        for redirect in command.redirects
+    )
+
+
+def _passed_on(command: SimpleCommand, functions: set[str]) -> Iterator[Word]:
+    for assignment in command.assignments:
+        yield from assignment.elements
+        if assignment.value is not None:
+            yield assignment.value
+    program = program_name(command)
+    if program in functions or program == "getopts":
+        yield from command.words[1:]
+    elif program in ("echo", "printf"):
+        yield from (w for w in command.words[1:] if not _OWN_OPTIONS.fullmatch(w.static or ""))
+    elif program == "set":
+        behind = [at for at, word in enumerate(command.words) if word.static == "--"]
+        yield from command.words[behind[0] + 1 :] if behind else ()
+
+
+def possible_options(invocation: Invocation) -> list[Word]:
+    """Return operands that are one unknown word, if an option of the program has an effect."""
+    spec = invocation.spec
+    if not (spec.value_effects or spec.flag_effects):
+        return []
+    return [
+        word
+        for word in invocation.arguments.operands
+        if word.text is None
+        and not word.prefix
+        and not word.may_be_many
+        and any(part.kind is Expands.VARIABLE for part in word.expansions())
+    ]
