@@ -19,9 +19,13 @@ from kakoi.gate import Gate
 from kakoi.packages.allowlist import AllowlistConfig, parse
 from kakoi.policy.profiles import load_policy
 from kakoi.tasks.checkout import PROJECT, TEMPORARY, WORKSPACE
-from kakoi.tasks.dependencies import InstalledDependencies, install_dependencies, install_steps
+from kakoi.tasks.dependencies import (
+    InstalledDependencies,
+    PackageCache,
+    install_dependencies,
+    install_steps,
+)
 from kakoi.tasks.environment import EnvironmentOptions
-from kakoi.tasks.package_cache import PackageCache
 from tests.attacks.indexes import Index, a_source, a_wheel, an_index
 from tests.attacks.test_packages import bomb, drip, redirect
 from tests.tasks.conftest import engine, image, owner  # noqa: F401 - fixtures

@@ -18,12 +18,11 @@ from kakoi.network.git_remotes import GitCredential, parse_remote
 from kakoi.process.executor import ProcessExecutor
 from kakoi.settings.model import AuditSection, ResourceSection, SandboxSection, Settings
 from kakoi.settings.tasks import TaskSection
-from kakoi.tasks.changes import Author, PushError, Work
+from kakoi.tasks.changes import Author, PushError, Work, push
 from kakoi.tasks.checkout import Checkout, CloneError, CloneOptions, git_from_options
 from kakoi.tasks.folders import FolderEnvironments
 from kakoi.tasks.from_settings import environment_options
 from kakoi.tasks.handler_from_settings import open_environments
-from kakoi.tasks.publication import push
 from tests.attacks.git_server import (
     HostileGit,
     asks_for_password,

@@ -12,10 +12,9 @@ import pytest
 from kakoi.channel.api import Command
 from kakoi.channel.runner_channel import RunnerChannel
 from kakoi.process.executor import ProcessExecutor
-from kakoi.tasks.changes import Author, ProjectChanges, PushError, Work
+from kakoi.tasks.changes import Author, ProjectChanges, PushError, PushResult, Work, push
 from kakoi.tasks.checkout import CloneOptions, git_from_options
 from kakoi.tasks.host_git import HostGit
-from kakoi.tasks.publication import PushResult, push
 from kakoi.tasks.task import Task
 from tests.agents.models_for_tests import call, done
 from tests.tasks.conftest import Make, channel, engine, make, owner  # noqa: F401 - fixtures

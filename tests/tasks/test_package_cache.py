@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from kakoi.errors import SandboxError
-from kakoi.tasks.dependencies import install_steps
-from kakoi.tasks.package_cache import FOLDERS, PackageCache
+from kakoi.tasks.dependencies import FOLDERS, PackageCache, install_steps
 from tests.engine import containers
 from tests.tasks.conftest import Make
 from tests.tasks.hosting import a_repository, a_task, docker

@@ -9,10 +9,9 @@ import pytest
 from kakoi.channel.runner_channel import RunnerChannel
 from kakoi.process.executor import ProcessExecutor
 from kakoi.settings.tasks import PROTECTED
-from kakoi.tasks.changes import Author, ProjectChanges, PushError
+from kakoi.tasks.changes import Author, ProjectChanges, PushError, PushResult, push
 from kakoi.tasks.checkout import CloneOptions, git_from_options
 from kakoi.tasks.comments import rules_with_protected
-from kakoi.tasks.publication import PushResult, push
 from tests.tasks.hosting import a_repository, head_of
 
 pytestmark = pytest.mark.anyio

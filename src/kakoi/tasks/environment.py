@@ -26,9 +26,8 @@ from kakoi.settings.model import ExecutionSection
 from kakoi.settings.tasks import TaskSection
 from kakoi.tasks.checkout import PROJECT, TEMPORARY, WORKSPACE, CloneError, CloneOptions
 from kakoi.tasks.containers import TaskContainer
-from kakoi.tasks.dependencies import InstalledDependencies
+from kakoi.tasks.dependencies import InstalledDependencies, PackageCache
 from kakoi.tasks.network import NetworkAccess, is_proxied
-from kakoi.tasks.package_cache import PackageCache
 from kakoi.tasks.task import container_name
 from kakoi.tasks.transfer import read_files, read_output
 

@@ -40,7 +40,13 @@ from kakoi.sandbox.doors import DoorSandbox
 from kakoi.sandbox.options import SandboxOptions
 from kakoi.settings.tasks import EXECUTOR_IS_OFF, HOW_TO_ENABLE
 from kakoi.tasks.checkout import PROJECT, Checkout
-from kakoi.tasks.containers import ContainerFactory, OwnedContainers, TaskContainer, find_stale
+from kakoi.tasks.containers import (
+    ContainerFactory,
+    OwnedContainers,
+    Pool,
+    TaskContainer,
+    find_stale,
+)
 from kakoi.tasks.dependencies import install_dependencies
 from kakoi.tasks.environment import (
     ContainerInfo,
@@ -53,7 +59,6 @@ from kakoi.tasks.environment import (
     build_engine,
 )
 from kakoi.tasks.network import ProxyFactory, explain_refusals, is_proxied
-from kakoi.tasks.pool import Pool
 from kakoi.tasks.stats import EnvironmentStats, measure, record_preparation
 from kakoi.tasks.task import Task, container_name
 

@@ -25,10 +25,10 @@ from kakoi.settings.model import Settings
 from kakoi.settings.policy import policy_from
 from kakoi.settings.tasks import NetworkSection
 from kakoi.tasks.checkout import WORKSPACE, CloneOptions
+from kakoi.tasks.dependencies import PackageCache
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.host_git import MAX_FILE_BYTES
 from kakoi.tasks.network import SETTING
-from kakoi.tasks.package_cache import PackageCache
 from kakoi.tasks.queue.api import TaskQueue
 from kakoi.tasks.sources.files import FileSource
 from kakoi.tasks.sources.source import StageLabels, TaskGetter, TaskSource

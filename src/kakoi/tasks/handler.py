@@ -32,7 +32,7 @@ from kakoi.errors import ExecutionError, KakoiError, SourceError
 from kakoi.gate import Gate
 from kakoi.network.git_remotes import GitCredential
 from kakoi.settings.tasks import TaskSection
-from kakoi.tasks.changes import Author, ProjectChanges, Work
+from kakoi.tasks.changes import Author, ProjectChanges, Work, push
 from kakoi.tasks.comments import (
     TaskResult,
     branch_name,
@@ -47,7 +47,6 @@ from kakoi.tasks.comments import (
 )
 from kakoi.tasks.environment import ContainerInfo
 from kakoi.tasks.host_git import HostGit
-from kakoi.tasks.publication import push
 from kakoi.tasks.resume import PeriodicSave, SavedChanges, earlier_turns, resume_note
 from kakoi.tasks.sources.source import (
     Stage,
