@@ -1,44 +1,128 @@
-"""CommandExecutor: blocking or awaited calls through the gate to one sandbox."""
+"""CommandExecutor: blocking or awaited calls through the gate to one sandbox.
+
+The gate's result is returned or raised as a `CommandAnswer` says, and results of commands that the
+caller declared pure are cached (`PureResults`).
+"""
 
 import asyncio
 import functools
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kakoi._support.asyncio import LazyResource, background
-from kakoi._support.late import pattern
+from kakoi._support.late import dataclass, pattern
 from kakoi._support.parsing import wrong
 from kakoi._support.text import short_repr
 from kakoi.backends.settings import SandboxConfig
 from kakoi.backends.workspace import identify, is_within
 from kakoi.bash_executor import checks
-from kakoi.bash_executor.command_answer import (
-    CommandAnswer,
-    answer_from_error,
-    answer_from_result,
-    cancelled_answer,
-)
 from kakoi.bash_executor.command_log import CommandLog
-from kakoi.bash_executor.result_cache import PureResults
 from kakoi.bash_executor.validator import CommandValidator, refusal
 from kakoi.channel.api import Command
 from kakoi.errors import (
     ConfigurationError,
     ExecutionError,
+    ExecutionTimeoutError,
     KakoiError,
+    SandboxError,
     SecurityError,
+    TimeoutError,
     UserCancelledError,
 )
 from kakoi.gate import Gate
 from kakoi.policy.decide import Decision, decide
+from kakoi.policy.profiles import AllowedCommands, load_policy
 from kakoi.policy.rules import Policy
-from kakoi.results import ExecutionResult, Reason
+from kakoi.results import ExecutionResult, Reason, mark_truncated
 from kakoi.sandbox.doors import DoorSandbox, sandbox_for
 from kakoi.sandbox.options import SandboxOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
+    """The answer to one command. `error` and `code`: why there is no result; empty if there is."""
+
+    stdout: str
+    stderr: str
+    cwd: str
+    exit_code: int
+    error: str = ""
+    code: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True if the command ended by itself with exit code 0."""
+        return self.exit_code == 0 and not self.error
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the answer as `execute` returns it: every value is a string."""
+        fields = {
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "cwd": self.cwd,
+            "exit_code": str(self.exit_code),
+        }
+        return fields | {"error": self.error, "code": self.code} if self.error else fields
+
+
+def answer_from_result(
+    result: ExecutionResult, *, cwd: str, limit_s: float, note: str
+) -> CommandAnswer:
+    """Return the answer; raise if the command timed out or lost its sandbox.
+
+    `note`: a line to append to stderr.
+    """
+    stdout, stderr = _output(result)
+    if result.reason in (Reason.TIMED_OUT, Reason.IDLE_TIMEOUT):
+        raise ExecutionTimeoutError(
+            f"Command timed out after {limit_s:g}s",
+            details={"timeout": limit_s * 1000, "stdout": stdout, "stderr": stderr, "cwd": cwd},
+            hint="raise `executor.timeout`, or run a shorter command",
+        )
+    if result.reason in (Reason.SANDBOX_LOST, Reason.CANCELLED):
+        raise SandboxError(
+            f"the sandbox was lost: {result.error}" if result.error else "the sandbox was lost",
+            details={"stdout": stdout, "stderr": stderr, "cwd": cwd},
+            hint="run it again: the next command opens a new sandbox",
+        )
+    if result.reason is Reason.NEVER_STARTED:
+        note = f"kakoi: the command was not started: {result.error}\n"
+    elif result.error:
+        note = f"kakoi: {result.error}\n{note}"
+    if note and stderr and not stderr.endswith("\n"):
+        note = f"\n{note}"
+    return CommandAnswer(stdout, stderr + note, cwd, result.exit_code)
+
+
+def answer_from_error(error: KakoiError, *, cwd: str) -> CommandAnswer:
+    """Return an error as one of several answers, with the exit code that `kakoi run` would use."""
+    status = 125
+    if isinstance(error, TimeoutError):
+        status = 124
+    elif isinstance(error, SecurityError):
+        status = 126
+    stdout, stderr = (str(error.details.get(name, "")) for name in ("stdout", "stderr"))
+    return CommandAnswer(stdout, stderr, cwd, status, str(error), error.code)
+
+
+def cancelled_answer(cwd: str) -> CommandAnswer:
+    """Return the answer of a command that was stopped or not started because another one failed."""
+    return CommandAnswer("", "", cwd, 130, "another command of the batch failed", "CANCELLED")
+
+
+def _output(result: ExecutionResult) -> tuple[str, str]:
+    stdout, stderr = result.stdout, result.stderr
+    if result.stdout_truncated:
+        stdout = mark_truncated(stdout, total_bytes=result.stdout_bytes)
+    if result.stderr_truncated:
+        stderr = mark_truncated(stderr, total_bytes=result.stderr_bytes)
+    return stdout, stderr
+
 
 _MOVES: Final = pattern(r"\b(?:cd|pushd|popd)\b")
 
@@ -367,3 +451,64 @@ def _commands(value: object) -> list[str]:
     if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
         raise wrong("commands", value, "a list of commands", hint="execute() takes one")
     return [checks.command(each) for each in value]
+
+
+_MOST: Final = 256
+_LONGEST: Final = 64 * 1024
+_NOWHERE: Final = "/nonexistent/kakoi"
+_Key = tuple[str, str]
+
+
+class PureResults:
+    """The last results by command and directory, kept until an impure command runs.
+
+    `pure_commands`: programs (`pwd`) or programs with a subcommand (`git status`) that the caller
+    declares pure. A command is pure if every program in it is, and the policy sees no file that it
+    writes below the root. Changes that other processes make are not noticed.
+    """
+
+    def __init__(self, pure_commands: object = ()) -> None:
+        listed = checks.texts("pure_commands", pure_commands)
+        allowed = AllowedCommands(use_default=False, custom_list=listed)
+        # The policy knows which programs a command runs and what it writes. With this list and no
+        # writable root it is used only for that.
+        policy = (
+            load_policy("bash-executor", allowed=allowed, roots=(_NOWHERE,)) if listed else None
+        )
+        self._policy = policy and replace(policy, block_patterns=(*policy.block_patterns, ">"))
+        self._kept: OrderedDict[_Key, ExecutionResult] = OrderedDict()
+        self._age = 0
+
+    @property
+    def is_used(self) -> bool:
+        """True if any command is pure."""
+        return self._policy is not None
+
+    def is_pure(self, command: str, cwd: str) -> bool:
+        """Tell if the result of this command can be used again."""
+        return self._policy is not None and decide(self._policy, command, cwd=cwd).allowed
+
+    def get(self, command: str, cwd: str) -> ExecutionResult | None:
+        """Return the cached result, or None."""
+        found = self._kept.get((command, cwd))
+        if found is not None:
+            self._kept.move_to_end((command, cwd))
+        return found
+
+    @property
+    def age(self) -> int:
+        """A number that changes with every command that may have changed something."""
+        return self._age
+
+    def put(self, command: str, cwd: str, result: ExecutionResult, *, age: int) -> None:
+        """Cache the result of a command that started at `age`, if it can be used again."""
+        small = result.stdout_bytes + result.stderr_bytes <= _LONGEST
+        if result.ok and result.cwd == cwd and small and age == self._age:
+            self._kept[command, cwd] = result
+            while len(self._kept) > _MOST:
+                self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Drop all results: an impure command is about to run, or has run."""
+        self._kept.clear()
+        self._age += 1

@@ -16,7 +16,7 @@ from kakoi.bash_executor import (
     SecurityError,
     create_executor,
 )
-from kakoi.bash_executor.command_answer import answer_from_result
+from kakoi.bash_executor.executor import answer_from_result
 from kakoi.errors import EmptyCommandError, KakoiError, SandboxError
 from kakoi.results import ExecutionResult, Reason
 from tests.faces.bash_executor.conftest import Create

@@ -7,7 +7,7 @@ import pytest
 
 from kakoi.audit import Event, read, verify
 from kakoi.bash_executor import CommandExecutor, SecurityError
-from kakoi.bash_executor.result_cache import PureResults
+from kakoi.bash_executor.executor import PureResults
 from kakoi.results import ExecutionResult, Reason
 from tests.faces.bash_executor.conftest import Create
 
