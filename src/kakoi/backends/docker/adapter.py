@@ -47,13 +47,14 @@ from kakoi.backends.docker.checks import planned_limit_report
 from kakoi.backends.docker.container import (
     Container,
     ContainerMemory,
+    ContainerOutlets,
+    adopted_folder,
     default_owner,
     kills_in,
     mountable,
     out_of_memory,
     plan_container,
 )
-from kakoi.backends.docker.container_outlets import ContainerOutlets, adopted_folder
 from kakoi.backends.docker.direct_channel import prefer_direct_channel
 from kakoi.backends.docker.engine import Engine
 from kakoi.backends.docker.errors import is_conflict
