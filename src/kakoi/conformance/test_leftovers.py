@@ -12,13 +12,21 @@ from kakoi.backends.probes import processes_outside
 from kakoi.channel.api import Command, TerminalSize
 from kakoi.conformance.conftest import Opener
 from kakoi.conformance.process_view import (
+    alive,
     children,
     containers_of,
     descriptors,
     mounts_of,
     processes_using,
 )
-from kakoi.conformance.sandbox_commands import TIMEOUT_S, Reader, output_of, running, wait_until
+from kakoi.conformance.sandbox_commands import (
+    TIMEOUT_S,
+    Reader,
+    output_of,
+    reset,
+    running,
+    wait_until,
+)
 from kakoi.conformance.subjects import Subject, Traits
 from kakoi.errors import KakoiError, SandboxError
 from kakoi.results import Reason
@@ -159,3 +167,21 @@ async def test_it_says_that_it_is_available_and_leaves_nothing(
         assert await sandbox.availability()
         assert await sandbox.is_available()
     assert left(subject, workspace) == []
+
+
+@pytest.mark.needs("resident", "jobs")
+async def test_neither_jobs_nor_files_are_left_by_a_reset(
+    sandbox: SandboxAdapter, mark: str
+) -> None:
+    channel = await sandbox.channel()
+    text = "mkdir -p a/b .hidden ..odd; touch a/b/c .hidden/d -- -e; chmod 000 a/b/c; chmod 500 a/b"
+    await output_of(sandbox, text)
+    job = await channel.start(
+        Command(command=["sh", "-c", "(setsid sleep $0 &); echo up; sleep $0", mark])
+    )
+    await channel.read_output(job, "stdout", wait_s=TIMEOUT_S)
+    assert await output_of(sandbox, "ls -A | wc -l") != "0\n"
+    await reset(sandbox, has_jobs=True)
+    assert await output_of(sandbox, "ls -A") == ""
+    assert await alive(sandbox, mark) == []
+    assert not any(each.running for each in await channel.list_jobs())
