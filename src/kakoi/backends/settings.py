@@ -138,7 +138,7 @@ class SandboxConfig:
     fallback: str | None = described(
         None,
         or_empty(_SANDBOX),
-        "The sandbox to use, with a warning, if the one that `type` names is unavailable.",
+        "The sandbox to use, with a warning, if the chosen one is unavailable.",
     )
     network: Network | None = described(
         None,

@@ -44,9 +44,10 @@ def command(
 ) -> None:
     """Remove environments that are older than any task should be, and leftover helpers.
 
-    Those are containers that kakoi made to look into an image, and images of forked sandboxes.
+    Leftover helpers are containers that kakoi created to inspect an image, and images of forked
+    sandboxes.
 
-    A younger one may belong to a running task: with a short time, tasks lose their environment.
+    With a short --older-than, running tasks can lose their environments.
     """
     names, left = asyncio.run(_prune(older_than, config_file, dry_run=dry_run))
     if as_json:
