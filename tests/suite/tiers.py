@@ -31,6 +31,8 @@ MUCH = {
     "test_what_was_spilled_can_be_read_at_any_place",
     "test_a_flood_of_input",
 }
+# The modules about what the walls of a sandbox hold.
+WALLS = {"test_files", "test_hostile", "test_isolation", "test_leftovers", "test_sandbox"}
 # Fixtures of sandboxes that many tests use one after the other.
 _SHARED = {"sandbox_name", "place_name", "attacked"}
 TIERS = ("default", "extended", "all")
@@ -101,9 +103,10 @@ def _extend_repetitions(items: list[pytest.Item]) -> None:
     Every sandbox with a Python has the same runner, so the host runs a test with all parameters,
     and the others run it with the first ones. A container per command takes most of a second and
     isolates like a container that stays, and so do one that ends with its client and one of Podman:
-    they run the first test of each module. A container
-    without Python is created and removed like one with Python, so it runs all tests that share a
-    container, and from each module the first test with its own.
+    they run the first test of each module. The confined host has the processes of the host, so it
+    runs the first one, too, and all about its walls. A container without Python is created and
+    removed like one with Python, so it runs all tests that share a container, and from each module
+    the first test with its own.
     """
     seen: dict[tuple[str, str], list[pytest.Function]] = {}
     for item in items:
@@ -113,6 +116,8 @@ def _extend_repetitions(items: list[pytest.Item]) -> None:
         earlier = seen.setdefault((item.module.__name__, sandbox), [])
         is_repeated = item.originalname in [each.originalname for each in earlier]
         is_repeated |= bool(earlier) and sandbox.startswith(("docker-", "podman"))
+        if sandbox == "confined-host":
+            is_repeated |= bool(earlier) and item.path.stem not in WALLS
         if "busybox" in sandbox:
             is_repeated |= item.originalname in MUCH
             is_repeated |= _has_its_own(item) and any(map(_has_its_own, earlier))
