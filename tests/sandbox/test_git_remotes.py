@@ -66,11 +66,20 @@ class User:
     def project(self) -> Path:
         return self.home / "project"
 
+    @property
+    def environ(self) -> dict[str, str]:
+        audit = str(self.home / "audit.jsonl")
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "KAKOI_AUDIT_FILE": audit,
+        }
+
     def git(self, *words: str) -> str:
         argv = ["git", "-C", str(self.project), *words]
-        environ = {"PATH": os.environ["PATH"], "HOME": str(self.home)}
         return subprocess.run(
-            argv, env=environ, check=True, capture_output=True, text=True, timeout=WAIT_S
+            argv, env=self.environ, check=True, capture_output=True, text=True, timeout=WAIT_S
         ).stdout
 
     def call(self, *calls: Sequence[object], **env: str) -> list[str]:
@@ -78,13 +87,7 @@ class User:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, json.dumps(calls)],
             cwd=self.project,
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": str(self.home),
-                "LANG": "C.UTF-8",
-                "KAKOI_AUDIT_FILE": str(self.home / "audit.jsonl"),
-                **env,
-            },
+            env={**self.environ, **env},
             capture_output=True,
             text=True,
             timeout=WAIT_S,

@@ -14,7 +14,7 @@ from typing import TypeVar
 from kakoi._support.asyncio import wait_done
 from kakoi.audit import AuditEntry, AuditLog, Event, decision_entry, end_entry
 from kakoi.backends.adapter import DEFAULT_CONCURRENCY, SandboxAdapter
-from kakoi.channel.api import Channel, Command, RunningCommand, new_id
+from kakoi.channel.api import Channel, Command, JobInfo, RunningCommand, new_id
 from kakoi.errors import (
     AuditError,
     ConfigurationError,
@@ -317,21 +317,23 @@ class Gate:
         entry = await self._admit(command, call)
         if call.ready is not None:
             await call.ready()
-        sandbox = await self.open_sandbox()
-        channel = await sandbox.channel()
-        entry = replace(entry, sandbox=sandbox.name)
-        watch = self._watch()
         started = with_variables(command, call.variables)
-        beginning = asyncio.ensure_future(self._begin(channel, entry, started))
-        try:
-            await asyncio.shield(beginning)
-        except AuditError:
-            raise
-        except BaseException as error:
-            # The job may have started anyway: its reply could have been on the way.
-            ending = self._call_off(channel, entry, beginning, error)
-            await asyncio.shield(self._jobs.track(command.id, ending))
-            raise
+        async with contextlib.AsyncExitStack() as place:
+            sandbox, watch = await place.enter_async_context(self._place(command))
+            channel = await sandbox.channel()
+            entry = replace(entry, sandbox=sandbox.name)
+            beginning = asyncio.ensure_future(self._begin(channel, entry, started))
+            try:
+                await asyncio.shield(beginning)
+            except AuditError:
+                raise
+            except BaseException as error:
+                # The job may have started anyway: its reply could have been on the way.
+                ending = self._call_off(channel, entry, beginning, error)
+                await asyncio.shield(self._jobs.track(command.id, ending))
+                raise
+            if sandbox is not self.sandbox:
+                await self._jobs.keep_place(command.id, channel, place.pop_all())
         end = self._see_it_end(channel, entry, command.max_output_bytes, watch)
         self._jobs.track(command.id, end)
         return command.id
@@ -343,11 +345,11 @@ class Gate:
         """
         if job in self._jobs:
             return await self._jobs.wait(job, wait_s=wait_s)
-        return await (await self._channel_to(job)).wait_job(job, wait_s=wait_s)
+        return await (await self.job_channel(job)).wait_job(job, wait_s=wait_s)
 
     async def stop(self, job: str) -> ExecutionResult:
         """End a job and everything it started; returns its result, recorded."""
-        channel = await self._channel_to(job)
+        channel = await self.job_channel(job)
         result = await channel.stop_job(job)
         return await self._jobs.wait(job) or result
 
@@ -356,10 +358,19 @@ class Gate:
         """The jobs of this gate that have not ended."""
         return self._jobs.running
 
-    async def _channel_to(self, job: str) -> Channel:
+    async def job_channel(self, job: str) -> Channel:
+        """Return the channel to the sandbox in which a job runs."""
+        if own := self._jobs.own_channel(job):
+            return own
         if self.sandbox is None:
             raise ConfigurationError(f"there is no job {job!r}: nothing was started yet")
         return await self.sandbox.channel()
+
+    async def list_jobs(self) -> list[JobInfo]:
+        """Return the jobs that the sandboxes know, running or ended."""
+        shared = [] if self.sandbox is None else [await self.sandbox.channel()]
+        channels = [*shared, *self._jobs.own_channels()]
+        return [job for channel in channels for job in await channel.list_jobs()]
 
     async def _see_it_end(
         self, channel: Channel, entry: AuditEntry, limit_bytes: int, watch: RefusalWatch | None
@@ -414,7 +425,10 @@ class Gate:
         return result
 
     async def close(self) -> None:
-        """Stop waiting for jobs. The caller still owns the sandbox."""
+        """Stop waiting for jobs, and end those in sandboxes of their own.
+
+        The caller still owns the sandbox.
+        """
         await self._jobs.close()
 
     # --- Before ------------------------------------------------------------------------------

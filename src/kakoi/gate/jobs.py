@@ -2,24 +2,30 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from typing import Final
 
+from kakoi.channel.api import Channel
 from kakoi.results import ExecutionResult
 
 # A runner remembers the same number.
 _MOST_REMEMBERED: Final = 256
+# Sandboxes of ended jobs, kept so that their output can be read.
+_MOST_PLACES: Final = 4
 _Ending = asyncio.Task[ExecutionResult]
 
 
 class Jobs:
     """Running jobs, and the results of ended jobs.
 
-    Results are kept here because the sandbox does not have what the gate added to them.
+    Results are kept here because the sandbox does not have what the gate added to them. A job that
+    runs in a sandbox of its own keeps it, until later ones need the room.
     """
 
     def __init__(self) -> None:
         self._endings: set[_Ending] = set()
         self._results: dict[str, ExecutionResult] = {}
+        self._places: dict[str, tuple[Channel, AsyncExitStack]] = {}
 
     def track(self, job: str, ending: Coroutine[object, object, ExecutionResult]) -> _Ending:
         """Wait in the background for `ending`, which returns the result of the job."""
@@ -53,8 +59,26 @@ class Jobs:
                 return ending.result()
         return self._results.get(job)
 
+    async def keep_place(self, job: str, channel: Channel, place: AsyncExitStack) -> None:
+        """Keep the sandbox of a job that was just started; `place` ends it."""
+        self._places[job] = channel, place
+        ended = [each for each in self._places if each not in (job, *self.running)]
+        for each in ended[: -(_MOST_PLACES - 1)]:
+            await self._places.pop(each)[1].aclose()
+
+    def own_channel(self, job: str) -> Channel | None:
+        """Return the channel to the job's own sandbox; None if it runs with the others."""
+        found = self._places.get(job)
+        return found and found[0]
+
+    def own_channels(self) -> list[Channel]:
+        """Return the channels to all sandboxes with a single job."""
+        return [channel for channel, _ in self._places.values()]
+
     async def close(self) -> None:
-        """Stop waiting for all of them."""
+        """Stop waiting for all of them, and end the sandboxes that are kept for them."""
         for ending in list(self._endings):
             ending.cancel()
         await asyncio.gather(*self._endings, return_exceptions=True)
+        while self._places:
+            await self._places.popitem()[1][1].aclose()

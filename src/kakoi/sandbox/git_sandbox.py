@@ -15,7 +15,7 @@ from kakoi.backends.adapter import SandboxAdapter
 from kakoi.backends.settings import SandboxConfig
 from kakoi.backends.workspace import is_within
 from kakoi.channel.api import Command
-from kakoi.errors import KakoiError
+from kakoi.errors import KakoiError, UnsupportedError
 from kakoi.gate.calls import judged_text
 from kakoi.gate.gate import Place
 from kakoi.policy.git_commands import GitTraffic, git_traffic
@@ -41,7 +41,7 @@ def lends_git(config: SandboxConfig, workspace: str) -> bool:
     Not where somebody has chosen the network, or where the workspace is not the user's own folder.
     """
     is_unset = config.network is None and config.docker.network in (None, "none")
-    return is_unset and bool(workspace) and config.type in _BACKENDS and not config.copy_on_write
+    return is_unset and bool(workspace) and config.type in _BACKENDS
 
 
 class GitSandboxes:
@@ -66,11 +66,21 @@ class GitSandboxes:
         self._environ = environ
 
     async def place(self, command: Command) -> contextlib.AbstractAsyncContextManager[Place] | None:
-        """Return the sandbox for the command; None if it needs none, or nothing can be lent."""
+        """Return the sandbox for the command; None if it needs none, or nothing can be lent.
+
+        Raises UnsupportedError if it would not see the workspace as the other commands do.
+        """
         traffic = git_traffic(judged_text(command, {}))
         if traffic is None:
             return None
         access = await self._access(traffic, command.cwd or self._workspace)
+        if access and self._config.copy_on_write:
+            raise UnsupportedError(
+                "a copy-on-write sandbox cannot reach the git remote: that takes a second sandbox, "
+                "which does not see changes that are not applied yet",
+                hint="apply the changes, and run it without `copy_on_write`; or give the sandbox a "
+                "network, and the remote a credential that commands can use",
+            )
         return self._opened(access) if access else None
 
     @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ from kakoi._support.late import dataclass
 from kakoi.channel.api import (
     DEFAULT_OUTPUT_BYTES,
     MIB,
+    Channel,
     JobInfo,
     OutputPart,
     Stream,
@@ -149,33 +150,37 @@ class Job:
                 f"offset {offset}, limit {limit}, wait {wait}: offset and wait must not be "
                 "negative, limit must be above zero, and wait at most 3600 seconds"
             )
-        channel = await self._life.channel()
+        channel = await self._channel()
         return await channel.read_output(self.id, stream, offset=offset, limit=limit, wait_s=wait)
 
     async def write(self, data: str | bytes) -> None:
         """Write to its input. Raises ExecutionError if it takes no more input."""
-        channel = await self._life.channel()
+        channel = await self._channel()
         with _as_execution_error("write to"):
             await channel.write_stdin(self.id, _bytes(data))
 
     async def close_stdin(self) -> None:
         """End its input, as Ctrl-D does at a terminal."""
-        channel = await self._life.channel()
+        channel = await self._channel()
         with _as_execution_error("close the input of"):
             await channel.write_stdin(self.id, b"", close=True)
 
     async def resize(self, rows: int, columns: int) -> None:
         """Set the size of its terminal. Raises ExecutionError if it has none."""
         size = TerminalSize(rows=rows, columns=columns)
-        channel = await self._life.channel()
+        channel = await self._channel()
         with _as_execution_error("resize"):
             await channel.resize_job(self.id, size)
 
     async def signal(self, number: int | str) -> None:
         """Send a signal to its process group: a number, or a name such as `SIGINT`."""
-        channel = await self._life.channel()
+        channel = await self._channel()
         with _as_execution_error("signal"):
             await channel.signal_job(self.id, _signal_number(number))
+
+    async def _channel(self) -> Channel:
+        opened = await self._life.ready()
+        return await opened.gate.job_channel(self.id)
 
     @overload
     async def wait(self) -> ExecutionResult: ...

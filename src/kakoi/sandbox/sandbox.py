@@ -309,8 +309,8 @@ class Sandbox:
         """Return the jobs of this sandbox, running or ended."""
         from kakoi.sandbox.job import job_from
 
-        channel = await self._life.channel()
-        return [job_from(self._life, info) for info in await channel.list_jobs()]
+        opened = await self._life.ready()
+        return [job_from(self._life, info) for info in await opened.gate.list_jobs()]
 
     async def job(self, id: str) -> "Job":
         """Return the job with this id, also one that another process started in this sandbox."""

@@ -153,7 +153,7 @@ async def _has_ended(
     for stream, total in _totals(result).items():
         data = b""
         if total:
-            data = await _head(await state.gate_channel(), job, stream, limit)
+            data = await _head(await state.gate.job_channel(job), job, stream, limit)
         outputs[stream] = ReplyOutput(data, len(data) >= total)
     return result_reply(
         job,
@@ -198,7 +198,7 @@ def _totals(result: ExecutionResult) -> dict[Stream, int]:
 async def _still_running(
     state: ToolState, call: ToolCall, command: Command, elapsed_ms: int
 ) -> ToolResult:
-    channel = await state.gate_channel()
+    channel = await state.gate.job_channel(command.id)
     limit = state.execution.max_output_size
     heads = [
         whole_characters(await _head(channel, command.id, stream, limit))
@@ -291,8 +291,7 @@ async def stop_command(state: ToolState, call: ToolCall) -> ToolResult:
 
 async def list_jobs(state: ToolState, call: ToolCall) -> ToolResult:
     """List the jobs of this connection, or of the given session, running or ended."""
-    channel = await state.channel()
-    jobs = [] if channel is None else await channel.list_jobs()
+    jobs = await state.gate.list_jobs()
     own = [
         (job, session)
         for job in jobs
@@ -319,13 +318,12 @@ def _job_line(job: JobInfo, session: str) -> str:
 
 async def _channel_to(state: ToolState, call: ToolCall, job: str) -> Channel:
     """Return the channel to a job of this caller. Jobs of other callers do not exist for it."""
-    channel = await state.channel()
     session = state.sessions.of_job(job)
-    if channel is None or session is None or session.caller != call.session.caller:
+    if session is None or session.caller != call.session.caller:
         raise ConfigurationError(
             f"there is no job {job!r}", hint="list_jobs lists the jobs; old ones are forgotten"
         )
-    return channel
+    return await state.gate.job_channel(job)
 
 
 # --- Judging ---------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ import anyio
 from kakoi._support.late import dataclass
 from kakoi.backends.docker.inventory import is_container
 from kakoi.backends.workspace import is_within
-from kakoi.channel.api import Channel
-from kakoi.errors import ConfigurationError, SandboxError, SecurityError
+from kakoi.errors import ConfigurationError, SecurityError
 from kakoi.gate import Gate
 from kakoi.packages.allowlist import InstallRequest
 from kakoi.packages.installer import InstallReport
@@ -51,17 +50,6 @@ class ToolState:
     def execution(self) -> ExecutionSection:
         """The limits of commands: time and output."""
         return self.settings.execution
-
-    async def channel(self) -> Channel | None:
-        """Return the channel to the sandbox; None if there is no sandbox yet."""
-        return None if self.gate.sandbox is None else await self.gate.sandbox.channel()
-
-    async def gate_channel(self) -> Channel:
-        """Return the channel to the sandbox. Raises SandboxError if there is none."""
-        channel = await self.channel()
-        if channel is None:
-            raise SandboxError("there is no sandbox")
-        return channel
 
     async def path_in(self, session: ToolSession, path: str) -> str:
         """Return an absolute path inside the workspace, with links resolved.
