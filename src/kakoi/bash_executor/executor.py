@@ -6,8 +6,10 @@ caller declared pure are cached (`PureResults`).
 
 import asyncio
 import functools
+import hashlib
 import logging
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
@@ -201,8 +203,8 @@ class CommandExecutor:
     `root_dir`: the directory that commands can change, and where the first one starts.
     `timeout`: the timeout of a command in seconds.
     `sandbox`: where commands run; without it, in the best sandbox of this machine.
-    `pure_commands`: commands whose results are cached until another command runs
-        (see `PureResults`).
+    `pure_commands`: commands whose results are cached until another command runs, or a file below
+        the root changes (see `PureResults`).
     `log`: where every command is logged (see `CommandLog`).
     `config_file`: the configuration it was created from, for those who ask.
 
@@ -230,7 +232,7 @@ class CommandExecutor:
             raise wrong("the sandbox", sandbox, "a SandboxConfig")
         self._directory = TrackedDirectory(checks.path("root_dir", root_dir))
         self._timeout_s = checks.seconds("timeout", timeout)
-        self._pure = PureResults(pure_commands)
+        self._pure = PureResults(pure_commands, root=self._directory.root)
         self._log = log or CommandLog(logging.INFO)
         self._policy = _for_root(validator.policy, self._directory.root)
         self._validator = validator
@@ -376,11 +378,12 @@ class CommandExecutor:
                 return await gate.run(command), False
             finally:
                 self._pure.clear()
-        known, age = self._pure.get(text, start), self._pure.age
+        state, age = await asyncio.to_thread(self._pure.state), self._pure.age
+        known = self._pure.get(text, start, state=state)
         if known is not None:
             return await gate.recall(command, known), True
         result = await gate.run(command)
-        self._pure.put(text, start, result, age=age)
+        self._pure.put(text, start, result, age=age, state=state)
         return result, False
 
     def _command(self, text: str, start: str, limit_s: float) -> Command:
@@ -456,6 +459,9 @@ def _commands(value: object) -> list[str]:
 _MOST: Final = 256
 _LONGEST: Final = 64 * 1024
 _NOWHERE: Final = "/nonexistent/kakoi"
+_MOST_FILES: Final = 20_000
+# CLOCK_REALTIME_COARSE, from which the kernel takes change times. Python has no name for it.
+_KERNEL_CLOCK: Final = 5
 _Key = tuple[str, str]
 
 
@@ -464,10 +470,13 @@ class PureResults:
 
     `pure_commands`: programs (`pwd`) or programs with a subcommand (`git status`) that the caller
     declares pure. A command is pure if every program in it is, and the policy sees no file that it
-    writes below the root. Changes that other processes make are not noticed.
+    writes below the root. `root`: a result is used again only while nothing below it has changed,
+    whoever changed it. With more than 20,000 files there, nothing is cached. Changes elsewhere are
+    not noticed.
     """
 
-    def __init__(self, pure_commands: object = ()) -> None:
+    def __init__(self, pure_commands: object = (), *, root: str = "/") -> None:
+        self._root = root
         listed = checks.texts("pure_commands", pure_commands)
         allowed = AllowedCommands(use_default=False, custom_list=listed)
         # The policy knows which programs a command runs and what it writes. With this list and no
@@ -476,7 +485,7 @@ class PureResults:
             load_policy("bash-executor", allowed=allowed, roots=(_NOWHERE,)) if listed else None
         )
         self._policy = policy and replace(policy, block_patterns=(*policy.block_patterns, ">"))
-        self._kept: OrderedDict[_Key, ExecutionResult] = OrderedDict()
+        self._kept: OrderedDict[_Key, tuple[bytes, ExecutionResult]] = OrderedDict()
         self._age = 0
 
     @property
@@ -488,23 +497,30 @@ class PureResults:
         """Tell if the result of this command can be used again."""
         return self._policy is not None and decide(self._policy, command, cwd=cwd).allowed
 
-    def get(self, command: str, cwd: str) -> ExecutionResult | None:
-        """Return the cached result, or None."""
-        found = self._kept.get((command, cwd))
-        if found is not None:
-            self._kept.move_to_end((command, cwd))
-        return found
+    def state(self) -> bytes | None:
+        """Return what changes with every file below the root; None if that cannot be known."""
+        return tree_state(self._root)
+
+    def get(self, command: str, cwd: str, *, state: bytes | None) -> ExecutionResult | None:
+        """Return the cached result, or None. `state`: that of the root, now."""
+        kept_state, result = self._kept.get((command, cwd), (None, None))
+        if result is None or state is None or kept_state != state:
+            return None
+        self._kept.move_to_end((command, cwd))
+        return result
 
     @property
     def age(self) -> int:
         """A number that changes with every command that may have changed something."""
         return self._age
 
-    def put(self, command: str, cwd: str, result: ExecutionResult, *, age: int) -> None:
-        """Cache the result of a command that started at `age`, if it can be used again."""
+    def put(
+        self, command: str, cwd: str, result: ExecutionResult, *, age: int, state: bytes | None
+    ) -> None:
+        """Cache the result of a command that started at `age` and `state`, if that is allowed."""
         small = result.stdout_bytes + result.stderr_bytes <= _LONGEST
-        if result.ok and result.cwd == cwd and small and age == self._age:
-            self._kept[command, cwd] = result
+        if result.ok and result.cwd == cwd and small and age == self._age and state is not None:
+            self._kept[command, cwd] = state, result
             while len(self._kept) > _MOST:
                 self._kept.popitem(last=False)
 
@@ -512,3 +528,32 @@ class PureResults:
         """Drop all results: an impure command is about to run, or has run."""
         self._kept.clear()
         self._age += 1
+
+
+def tree_state(
+    root: str, *, most_files: int = _MOST_FILES, now_ns: int | None = None
+) -> bytes | None:
+    """Return a digest of the names, sizes and change times of all files below `root`.
+
+    None if there are too many, if a directory cannot be read, or if the last change was just now,
+    so that another one could get the same time.
+    """
+    if now_ns is None:
+        now_ns = time.clock_gettime_ns(_KERNEL_CLOCK)
+    digest, count, folders = hashlib.blake2b(), 0, [root]
+    try:
+        while folders:
+            with os.scandir(folders.pop()) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+            count += len(entries)
+            for entry in entries:
+                about = entry.stat(follow_symlinks=False)
+                if count > most_files or about.st_ctime_ns >= now_ns:
+                    return None
+                facts = (about.st_mode, about.st_ino, about.st_size, about.st_ctime_ns)
+                digest.update(repr((entry.path, facts)).encode("utf-8", "surrogateescape"))
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    except OSError:
+        return None
+    return digest.digest()

@@ -1,15 +1,20 @@
 """Results of pure commands are used again, until anything else runs; the gate hears of each."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kakoi.audit import Event, read, verify
 from kakoi.bash_executor import CommandExecutor, SecurityError
-from kakoi.bash_executor.executor import PureResults
+from kakoi.bash_executor.executor import PureResults, tree_state
 from kakoi.results import ExecutionResult, Reason
 from tests.faces.bash_executor.conftest import Create
+from tests.tasks.hosting import wait_until
 
 PURE = ["cat", "pwd", "git status", "grep"]
 
@@ -17,7 +22,15 @@ PURE = ["cat", "pwd", "git status", "grep"]
 @pytest.fixture
 def caching(create: Create, root: Path) -> CommandExecutor:
     (root / "file").write_text("one\n", "utf-8")
+    (root / "d").mkdir()
+    (root / "d" / "deep").write_text("deep\n", "utf-8")
+    settle(root)
     return create(pure_commands=PURE)
+
+
+def settle(root: Path) -> None:
+    """Wait for the clock of the file system, which ticks every few milliseconds."""
+    wait_until(lambda: tree_state(str(root)) is not None)
 
 
 def said(executor: CommandExecutor, command: str) -> str:
@@ -25,14 +38,57 @@ def said(executor: CommandExecutor, command: str) -> str:
 
 
 def test_a_pure_command_runs_once_until_another_one_runs(
-    caching: CommandExecutor, root: Path
+    caching: CommandExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert said(caching, "cat file") == "one\n"
-    (root / "file").write_text("two\n", "utf-8")  # Behind its back.
-    assert said(caching, "cat file") == "one\n"
-    assert said(caching, "cat file | grep o") == "two\n"  # Another text is another command.
-    assert said(caching, "true") == ""
-    assert said(caching, "cat file") == "two\n"
+    def is_cached(command: str) -> bool:
+        caplog.clear()
+        caching.execute(command)
+        return "answered from the cache" in caplog.messages[-1]
+
+    commands = ["cat file", "cat file", "cat file | grep o", "true", "cat file", "cat file"]
+    assert [is_cached(each) for each in commands] == [False, True, False, False, False, True]
+
+
+ANOTHER = "import sys; open(sys.argv[1], 'w').write('two\\n')"
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "another process writes": lambda root: subprocess.run(
+        [sys.executable, "-c", ANOTHER, root / "file"], check=True, timeout=60
+    ),
+    "the same size at the same time": lambda root: _rewrite(root / "file", "two\n"),
+    "another file takes its name": lambda root: os.replace(root / "d" / "deep", root / "file"),
+    "a new file": lambda root: (root / "d" / "new").write_text("file:one"),
+    "only a mode": lambda root: (root / "file").chmod(0o600),
+}
+
+
+def _rewrite(file: Path, text: str) -> None:
+    about = file.stat()
+    file.write_text(text, "utf-8")
+    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_result_is_not_used_again_after_anybody_changed_a_file(
+    caching: CommandExecutor, root: Path, change: Callable[[Path], object]
+) -> None:
+    command = "grep -rh . file d"
+    assert said(caching, command) == "one\ndeep\n"
+    assert said(caching, command) == "one\ndeep\n"
+    change(root)
+    files = [root / "file", *sorted((root / "d").iterdir())]
+    found = "".join(f"{each.read_text().strip()}\n" for each in files)
+    assert sorted(said(caching, command).splitlines()) == sorted(found.splitlines())
+
+
+def test_a_tree_that_cannot_be_known_is_not_cached(tmp_path: Path) -> None:
+    settle(tmp_path)
+    assert tree_state(str(tmp_path)) == tree_state(str(tmp_path))
+    assert tree_state(str(tmp_path / "none")) is None
+    (tmp_path / "new").touch()
+    future = tmp_path.stat().st_ctime_ns
+    assert tree_state(str(tmp_path), now_ns=future) is None
+    assert tree_state(str(tmp_path), most_files=0) is None
+    assert tree_state(str(tmp_path), now_ns=future + 1) is not None
 
 
 def test_an_answer_from_the_cache_is_judged_recorded_and_logged(
@@ -110,11 +166,13 @@ def test_only_so_many_are_kept_and_the_last_used_stay() -> None:
     cache = PureResults(PURE)
     result = ExecutionResult(0, "", "", 1, cwd="/w")
     for number in range(300):
-        cache.put(f"cat {number}", "/w", result, age=cache.age)
-        cache.get("cat 0", "/w")
-    assert cache.get("cat 0", "/w")
-    assert cache.get("cat 299", "/w")
-    assert cache.get("cat 1", "/w") is None
+        cache.put(f"cat {number}", "/w", result, age=cache.age, state=b"x")
+        cache.get("cat 0", "/w", state=b"x")
+    assert cache.get("cat 0", "/w", state=b"x")
+    assert cache.get("cat 299", "/w", state=b"x")
+    assert cache.get("cat 299", "/w", state=b"y") is None
+    assert cache.get("cat 299", "/w", state=None) is None
+    assert cache.get("cat 1", "/w", state=b"x") is None
 
 
 def test_a_result_that_something_ran_beside_is_not_kept() -> None:
@@ -122,9 +180,10 @@ def test_a_result_that_something_ran_beside_is_not_kept() -> None:
     good = ExecutionResult(0, "", "", 1, cwd="/w")
     age = cache.age
     cache.clear()  # Another thread ran `touch x` meanwhile.
-    cache.put("pwd", "/w", good, age=age)
+    cache.put("pwd", "/w", good, age=age, state=b"x")
     huge = dataclasses.replace(good, stdout_bytes=10**6)
     killed = dataclasses.replace(good, reason=Reason.SIGNALLED)
     for result in (huge, killed):
-        cache.put("pwd", "/w", result, age=cache.age)
-    assert cache.get("pwd", "/w") is None
+        cache.put("pwd", "/w", result, age=cache.age, state=b"x")
+    cache.put("pwd", "/w", good, age=cache.age, state=None)
+    assert cache.get("pwd", "/w", state=b"x") is None
