@@ -116,6 +116,21 @@ def test_the_first_use_warns_once_about_a_file_that_is_not_read(home: Path, plac
     assert f"move its content to {home / READ[0]}, or remove it" in err
 
 
+@pytest.mark.parametrize("folder", [".config/kakoi", ".kakoi", ".kagura"])
+@pytest.mark.parametrize(
+    "name",
+    ["Security.toml", "SECURITY.TOML", "security.tml", "security.toml.txt", ".security.toml"],
+)
+def test_a_name_that_is_nearly_right_is_a_file_that_is_not_read(
+    home: Path, folder: str, name: str
+) -> None:
+    file = write(home / folder / name)
+    assert find_security(environ(home), home / "work").unread == (file,)
+    right = write(home / folder / "security.toml")
+    files = find_security(environ(home), home / "work")
+    assert (files.used, files.unread) == (right, (file,))
+
+
 def test_the_first_use_warns_about_the_second_of_two_files(home: Path) -> None:
     first, second = write(home / READ[1], "[shell]\n"), write(home / READ[2])
     out, err = use_in_a_program(home)

@@ -115,6 +115,8 @@ def test_a_wrong_value_is_refused_with_its_place_and_what_is_wanted(name: str) -
         (FLAG, "true", True),
         (FLAG, "YES", True),
         (FLAG, "0", False),
+        (FLAG, "on", True),
+        (FLAG, "Off", False),
         (NUMBER, "2", 2),
         (NUMBER, "0.5", 0.5),
         (COUNT, "7", 7),

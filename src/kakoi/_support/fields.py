@@ -23,7 +23,10 @@ from kakoi._support.parsing import (
 from kakoi.errors import ConfigurationError
 
 _Model = TypeVar("_Model")
-_WORDS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+_WORDS: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 # The name of an MCP server is part of the names of its tools, which models must accept.
 _SERVER_NAME: Final = pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _WHOLE: Final = pattern(r"\s*[+-]?\d{1,18}\s*")

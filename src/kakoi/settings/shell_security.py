@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 _NAME: Final = "security.toml"
 # A program's own settings, of which only `[features] shell` is read.
 _FEATURES_NAME: Final = "config.toml"
+_MISSPELLED: Final = pattern(r"\.?security\.(toml|tml|yaml|yml|json)(\.txt)?", re.IGNORECASE)
 # `[shell]`, `[features]` and `shell.enabled = …` in TOML, `shell:` in YAML.
 _OUR_SECTION: Final = pattern(r"^\s*(\[\s*)?(shell|features)\s*[].:=]", re.MULTILINE)
 
@@ -153,12 +154,23 @@ def _nearby(environ: Mapping[str, str], directory: str | Path) -> Iterator[Path]
     with contextlib.suppress(OSError):  # The current directory may have been removed.
         here.append(Path(directory).absolute())
     for path in _places(environ):
-        yield from (path.with_suffix(suffix) for suffix in (".yaml", ".yml"))
+        yield from _misspelled(path.parent)
     for folder in (config_folder(environ).parent, *(home / ".config" for home in homes)):
         yield from (folder / name / _NAME for name in ("kakoi", "kagura", ""))
     for folder in (*homes, *here):
         yield from (folder / name / _NAME for name in (".kakoi", ".kagura", ""))
     yield Path("/etc/kakoi", _NAME)
+
+
+def _misspelled(folder: Path) -> list[Path]:
+    """Return the files in a folder whose name is nearly that of security.toml."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return [
+        folder / name for name in sorted(names) if name != _NAME and _MISSPELLED.fullmatch(name)
+    ]
 
 
 def _homes(environ: Mapping[str, str]) -> list[Path]:
