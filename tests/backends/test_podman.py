@@ -104,8 +104,9 @@ def test_without_root_it_runs_commands_as_the_user_and_says_which_limits_it_cann
     script = (
         f"cd {home}/project && podman load -q -i {home}/image.tar >&2"
         f" && /usr/bin/python3 {home}/program.py {IMAGE}; status=$?"
-        # Files of other ids than its own can be removed by the user only in there.
-        "; podman unshare rm -rf ~/.local; exit $status"
+        # Files of other ids than its own can be removed by the user only in there. The process that
+        # keeps the user's namespaces ends with `migrate`.
+        "; podman unshare rm -rf ~/.local; podman system migrate; exit $status"
     )
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-ec", MACHINE, "sh", str(home)]
