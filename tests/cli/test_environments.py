@@ -21,6 +21,7 @@ from kakoi.tasks.task import Task
 from tests.cli.conftest import has_image, need
 from tests.cli.terminals import Door
 from tests.engine import containers
+from tests.engine_proxy import EngineProxy
 
 pytestmark = pytest.mark.anyio
 
@@ -191,6 +192,22 @@ async def test_the_output_of_a_job_is_read_by_another_process(
         await asyncio.to_thread(look)
         await channel.write_stdin(job, b"three\n", close=True)
         assert await asyncio.to_thread(call, tasks, "env", "logs", "-f", job) == "one\ntwo\nthree\n"
+
+
+@pytest.mark.requirement("A-093")
+@pytest.mark.slow("an environment, and two commands that end it")
+async def test_an_environment_that_the_engine_does_not_remove_is_tried_three_times(
+    tasks: Door, owner: str, repository: str, own_temporary: Path
+) -> None:
+    async with an_environment(tasks, owner, repository) as (_, task):
+        removal = rf"DELETE /containers/coding-agent-exec-{task}"
+        with EngineProxy(own_temporary / "engine", failing=removal).listening() as engine:
+            behind = replace(tasks, env={**tasks.env, "DOCKER_HOST": engine.address})
+            said = await asyncio.to_thread(call, behind, "env", "stop", task, status=1)
+            assert "could not be removed; `kakoi env prune` tries again" in said
+            assert "device or resource busy" in said
+            assert engine.matching(removal) == 3
+        assert await asyncio.to_thread(call, tasks, "env", "stop", task) == f"{task}\n"
 
 
 async def test_environments_are_stopped_and_pruned(
