@@ -1,5 +1,6 @@
 """Where settings come from, which of them wins, and what a project may not do."""
 
+import json
 import os
 from collections.abc import Mapping
 from datetime import timedelta
@@ -124,6 +125,28 @@ def test_tasks_have_no_environment_unless_somebody_says_so(sources: Sources) -> 
     assert Settings().tasks.enabled is False
     assert sources.load() == {}
     assert sources.load("command_executor:\n") == {}
+
+
+@pytest.mark.requirement("X-33")
+@pytest.mark.parametrize(
+    ("command", "designed"),
+    [
+        (["npx", "@sunwood-ai-labs/command-executor-mcp-server"], True),
+        (["npx", "-y", "@sunwood-ai-labs/command-executor-mcp-server@latest"], True),
+        (["npx", "@sunwood-ai-labs/command-executor-mcp-server@0.1.0", "--yes"], True),
+        (["npx", "@sunwood-ai-labs/command-executor-mcp-server-2"], False),
+        (["npx", "@sunwood-ai-labs/command-executor-mcp-server", "other"], False),
+        (["node", "@sunwood-ai-labs/command-executor-mcp-server"], False),
+        (["npx"], False),
+    ],
+)
+def test_any_version_of_the_designs_own_server_means_kakois(
+    tmp_path: Path, command: list[str], designed: bool
+) -> None:
+    text = f"command_executor: {{mcp_server: {{command: {json.dumps(command)}}}}}\n"
+    server = loaded_from(tmp_path / "config.yaml", text).tasks.mcp_server
+    assert server.command == tuple(command)
+    assert server.is_foreign is not designed
 
 
 @pytest.mark.requirement("A-099", "X-23")

@@ -28,8 +28,8 @@ PROTECTED: Final = (
     *(".buildkite", ".cirrus.yml", ".cirrus.star", ".appveyor.yml", "appveyor.yml"),
     *(".semaphore", ".teamcity", ".build.yml", ".builds", ".tekton", "cloudbuild.yaml"),
 )
-# The command in the original design's own settings.
-DESIGNED_SERVER: Final = ("npx", "@sunwood-ai-labs/command-executor-mcp-server")
+# The package in the original design's own settings; its command is `npx PACKAGE`.
+_DESIGNED_PACKAGE: Final = "@sunwood-ai-labs/command-executor-mcp-server"
 DESIGNED_SERVER_IS_OURS: Final = (
     "`tasks.mcp_server.command` is the original design's and means kakoi's own server: npx is not "
     "started"
@@ -131,8 +131,17 @@ class McpServerSection:
 
     @property
     def is_foreign(self) -> bool:
-        """Does another server run the commands?"""
-        return self.command not in ((), DESIGNED_SERVER)
+        """Does another server run the commands? The original design's, in any version, is ours."""
+        words = [word for word in self.command if word not in ("-y", "--yes")]
+        if not words:
+            return False
+        program, *packages = words
+        own = [
+            each
+            for each in packages
+            if each == _DESIGNED_PACKAGE or each.startswith(f"{_DESIGNED_PACKAGE}@")
+        ]
+        return program != "npx" or not len(own) == len(packages) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

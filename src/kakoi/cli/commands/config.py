@@ -17,7 +17,7 @@ from kakoi.errors import ConfigurationError
 from kakoi.settings.loader import ORCHESTRATOR_FILE, PROJECT_FILES, LoadedSettings, user_file
 from kakoi.settings.model import defaults, section_docs, settings_table, value_at
 from kakoi.settings.shell_security import find_feature_off, find_security
-from kakoi.settings.tasks import DESIGNED_SERVER, DESIGNED_SERVER_IS_OURS
+from kakoi.settings.tasks import DESIGNED_SERVER_IS_OURS
 
 _WORKSPACE: Final = click.option(
     "--workspace", metavar="DIR", default=".", help="The project's directory (default: this one)."
@@ -63,7 +63,8 @@ def show(context: click.Context, /, *, origin: bool, as_json: bool, **_settings:
     width = min(max(len(line) for line, _ in lines), 60)
     for line, where in lines:
         click.echo(f"{line:<{width}}  # {shown(where)}" if origin else line)
-    if loaded.settings.tasks.mcp_server.command == DESIGNED_SERVER:
+    server = loaded.settings.tasks.mcp_server
+    if server.command and not server.is_foreign:
         print_message(DESIGNED_SERVER_IS_OURS)
     security = find_security(os.environ, context.params["workspace"])
     if security.used is not None:
