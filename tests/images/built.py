@@ -44,9 +44,10 @@ def full() -> str:
 
 
 def tools() -> str:
-    """With cargo, and with maven and a repository of the plugins that it needs for downloads."""
+    """With cargo, yarn, bundler, and maven with a repository of the plugins that it needs."""
     names = [f"libmaven-{each}-plugin-java" for each in _MAVEN]
-    return build("base", "cargo", "junit4", "maven", *names, name="tools")
+    managers = ("cargo", "junit4", "maven", "yarnpkg", "ruby-bundler")
+    return build("base", *managers, *names, name="tools")
 
 
 BUILD = {"kakoi-test:base": base, "kakoi-test:full": full, "kakoi-test:tools": tools}

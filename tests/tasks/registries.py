@@ -5,6 +5,7 @@ Each has one package, whose content is `genuine`. The server logs each package d
 """
 
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -94,12 +95,16 @@ def a_node_package() -> bytes:
 
 
 def a_tarball(files: Mapping[str, str]) -> bytes:
+    return gzip.compress(a_tar({name: text.encode() for name, text in files.items()}))
+
+
+def a_tar(files: Mapping[str, bytes]) -> bytes:
     data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:gz") as archive:
-        for name, text in files.items():
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, content in files.items():
             entry = tarfile.TarInfo(name)
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
     return data.getvalue()
 
 
@@ -123,6 +128,52 @@ def npm_files() -> Files:
     return {
         "/npm/shared-thing": ("json", json.dumps(page).encode()),
         NODE_PATH: ("package", NODE_PACKAGE),
+    }
+
+
+_ANY_VERSION = """!ruby/object:Gem::Requirement
+  requirements:
+  - - ">="
+    - !ruby/object:Gem::Version
+      version: '0'"""
+GEM = """--- !ruby/object:Gem::Specification
+name: shared-thing
+version: !ruby/object:Gem::Version
+  version: 1.0.0
+platform: ruby
+authors: [a]
+date: 2024-01-01 00:00:00.000000000 Z
+dependencies: []
+executables: []
+extensions: []
+extra_rdoc_files: []
+files: [lib/shared-thing.rb]
+licenses: []
+metadata: {}
+require_paths: [lib]
+required_ruby_version: ANY
+required_rubygems_version: ANY
+requirements: []
+specification_version: 4
+summary: shared
+test_files: []
+""".replace("ANY", _ANY_VERSION)
+
+
+def a_gem() -> bytes:
+    code = {"lib/shared-thing.rb": "SHARED = 'genuine'\n"}
+    return a_tar({"metadata.gz": gzip.compress(GEM.encode()), "data.tar.gz": a_tarball(code)})
+
+
+def gem_files() -> Files:
+    gem = a_gem()
+    info = f"---\n1.0.0 |checksum:{hashlib.sha256(gem).hexdigest()}\n".encode()
+    digest = hashlib.md5(info, usedforsecurity=False).hexdigest()
+    versions = f"created_at: 2024-01-01T00:00:00Z\n---\nshared-thing 1.0.0 {digest}\n"
+    return {
+        "/gems/versions": ("text", versions.encode()),
+        "/gems/info/shared-thing": ("text", info),
+        "/gems/gems/shared-thing-1.0.0.gem": ("package", gem),
     }
 
 
@@ -232,6 +283,20 @@ class Registry:
         return {**files, "package-lock.json": json.dumps(lock)}
 
     @property
+    def yarn(self) -> dict[str, str]:
+        lock = (
+            "# yarn lockfile v1\n\n\nshared-thing@1.0.0:\n"
+            f'  version "1.0.0"\n  resolved "http://{self.host}{NODE_PATH}"\n'
+            f"  integrity {NODE_INTEGRITY}\n"
+        )
+        return {**self.node, "yarn.lock": lock}
+
+    @property
+    def ruby(self) -> dict[str, str]:
+        gemfile = f'source "http://{self.host}/gems"\ngem "shared-thing", "1.0.0"\n'
+        return {"Gemfile": gemfile}
+
+    @property
     def go(self) -> dict[str, str]:
         program = (
             'package main\n\nimport "example.test/shared"\n\nfunc main() { print(shared.Word) }\n'
@@ -297,7 +362,7 @@ def start_registry(owner: str, folder: Path, image: str = PYTHON) -> Registry:
     `image`: for maven, one with Debian's plugins. `folder`: for generated files.
     """
     name = f"kakoi-registry-{uuid.uuid4()}"
-    kinds = (pip_files(), npm_files(), go_files(), cargo_files(), maven_files())
+    kinds = (pip_files(), npm_files(), gem_files(), go_files(), cargo_files(), maven_files())
     served = {
         path: (kind, base64.b64encode(data).decode())
         for files in kinds
