@@ -1,7 +1,9 @@
 """Podman without root. As root it passes src/kakoi/conformance (pyproject.toml) and the attacks."""
 
+import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,8 +17,9 @@ from kakoi.backends.docker.arguments import DockerSettings
 from tests.backends.boxes import AS_USER, GROUP, USER, needs_root
 from tests.library import readable_library
 
-IMAGE = "localhost/kakoi-test:busybox"
-WAIT_S = 240.0
+BUSYBOX = "kakoi-test:busybox"
+PYTHON = "kakoi-test:python"
+WAIT_S = 280.0
 # Users who own more ids than their own: in files of this mount namespace, not of the machine.
 MACHINE = r"""
 for name in passwd group subuid subgid; do
@@ -52,6 +55,29 @@ async def run(limits):
 none = Limits(memory_bytes=None, cpus=None, processes=None, disk_bytes=None)
 print(json.dumps([asyncio.run(run(each)) for each in (none, Limits())]))
 """
+# Without limits, which only control groups of the second version can set for a user.
+SUBJECT = """
+import os
+from kakoi.backends.adapter import Limits
+from kakoi.backends.docker.adapter import DockerAdapter
+from kakoi.backends.docker.arguments import DockerSettings
+from kakoi.backends.select import engine_environment
+from kakoi.conformance.subjects import Subject, Traits
+
+def make(workspace):
+    none = Limits(memory_bytes=None, cpus=None, processes=None, disk_bytes=None)
+    settings = DockerSettings(image="localhost/kakoi-test:python", workspace=str(workspace), limits=none)
+    env = engine_environment(os.environ)
+    return DockerAdapter(settings, program="podman", lifetime="sandbox", engine_env=env)
+
+rootless = Subject("rootless_podman:rootless", make, Traits())
+"""
+# In one container: without fuse, a user's engine copies the whole image for each.
+SUITE = ["ends", "output", "stdin", "isolation"]
+CHOSEN = "ends or output or stdin or a_process_of_the_machine or our_secrets"
+# What pytest needs to run as another user.
+PYTEST = ["pytest", "pluggy", "iniconfig", "packaging", "pygments"]
+PYTEST += ["anyio", "idna", "sniffio", "typing_extensions"]
 
 
 def _need_rootless_podman() -> None:
@@ -83,39 +109,42 @@ def home() -> Iterator[Path]:
         shutil.rmtree(root)
 
 
+def as_user(home: Path, image: str, command: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command as a user whose engine has the image."""
+    tar = home / "image.tar"
+    saved = subprocess.run(["docker", "save", image, "-o", tar], timeout=WAIT_S)
+    assert saved.returncode == 0
+    tar.chmod(0o644)
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home / "storage"),
+        "XDG_RUNTIME_DIR": str(home / "run"),
+        "CONTAINERS_CONF": str(home / "containers.conf"),
+        "PYTHONPATH": f"{readable_library()}:{home}",
+    }
+    script = (
+        f"cd {home}/project && podman load -q -i {tar} >&2 && {command}; status=$?"
+        # Files of other ids than its own can be removed by the user only in there. The process that
+        # keeps the user's namespaces ends with `migrate`.
+        "; podman unshare rm -rf ~/.local; podman system migrate; exit $status"
+    )
+    return subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-ec", MACHINE, "sh", str(home)]
+        + [*AS_USER, "sh", "-c", script],
+        env={**environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+
 @needs_root
 @pytest.mark.slow("starts an engine of its own for a user")
 def test_without_root_it_runs_commands_as_the_user_and_says_which_limits_it_cannot_keep(
     home: Path,
 ) -> None:
     _need_rootless_podman()
-    saved = subprocess.run(
-        ["docker", "save", "kakoi-test:busybox", "-o", home / "image.tar"], timeout=WAIT_S
-    )
-    assert saved.returncode == 0
-    (home / "image.tar").chmod(0o644)
-    environ = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home / "storage"),
-        "XDG_RUNTIME_DIR": str(home / "run"),
-        "CONTAINERS_CONF": str(home / "containers.conf"),
-        "PYTHONPATH": str(readable_library()),
-    }
-    script = (
-        f"cd {home}/project && podman load -q -i {home}/image.tar >&2"
-        f" && /usr/bin/python3 {home}/program.py {IMAGE}; status=$?"
-        # Files of other ids than its own can be removed by the user only in there. The process that
-        # keeps the user's namespaces ends with `migrate`.
-        "; podman unshare rm -rf ~/.local; podman system migrate; exit $status"
-    )
-    done = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-ec", MACHINE, "sh", str(home)]
-        + [*AS_USER, "sh", "-c", script],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+    done = as_user(home, BUSYBOX, f"/usr/bin/python3 {home}/program.py localhost/{BUSYBOX}")
     assert done.returncode == 0, done.stderr
     free, limited = json.loads(done.stdout)
     assert free == [0, f"{USER}\nhi\n"]
@@ -124,6 +153,38 @@ def test_without_root_it_runs_commands_as_the_user_and_says_which_limits_it_cann
     if limited[0] != 0:
         assert "podman did not set these limits: memory_bytes" in limited[0]
         assert "rootless engines need cgroup v2 with delegation" in limited[1]
+
+
+@needs_root
+@pytest.mark.extended("repetition: conformance as root runs the same code in the container")
+@pytest.mark.slow("dozens of tests, and an engine of its own for a user")
+def test_without_root_it_passes_the_conformance_suite(home: Path) -> None:
+    _need_rootless_podman()
+    (home / "rootless_podman.py").write_text(SUBJECT)
+    for name in PYTEST:
+        _copy_package(name, home)
+    names = " ".join(f"$suite/test_{each}.py" for each in SUITE)
+    done = as_user(
+        home,
+        PYTHON,
+        f"/usr/bin/python3 -m pytest -q -p no:cacheprovider -p kakoi.conformance.plugin"
+        f" --sandbox rootless_podman:rootless -k '{CHOSEN}' {names}",
+        suite=str(readable_library() / "kakoi" / "conformance"),
+        TMPDIR=str(home / "project"),
+    )
+    assert done.returncode == 0, done.stdout[:3000] + done.stderr[-1000:]
+    found = re.search(r"(\d+) passed", done.stdout)
+    assert found
+    assert int(found[1]) > 60
+    assert "skipped" not in done.stdout
+
+
+def _copy_package(name: str, folder: Path) -> None:
+    """Copy an installed package to where every user can read it."""
+    for file in importlib.metadata.files(name) or []:
+        if ".." not in file.parts and "__pycache__" not in file.parts:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file.locate(), folder / file)
 
 
 @pytest.mark.anyio
