@@ -27,7 +27,8 @@ class LlmSandbox:
             "image": image,
             "keep_template": True,
             "skip_environment_setup": True,
-            "runtime_configs": {"init": True, "labels": {name: value}},
+            # A command of its own: the image need not have one.
+            "runtime_configs": {"init": True, "labels": {name: value}, "command": "sleep 900"},
         }
 
     async def open(self) -> None:

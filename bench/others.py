@@ -3,9 +3,10 @@
     python bench/others.py [--image IMAGE] [--only NAME]... [--cache FOLDER] [--save]
 
 The newest available version of each tool is installed in its own environment below the cache
-folder. A tool that cannot be installed or does not run here is skipped, with the reason. All
-containers use the same image. `--save` adds the table to bench/results/ and writes it to both
-READMEs (tests/test_readme.py checks that they agree).
+folder, and as root also the programs of the system that it needs. A tool that cannot be installed
+or does not run here has a row with the reason. All containers use the same image, which need not
+have a default command. Each row is printed as soon as it is measured. `--save` adds the table to
+bench/results/ and writes it to both READMEs (tests/test_readme.py checks that they agree).
 """
 
 import argparse
@@ -13,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,8 +35,18 @@ HEADS = {
     "README.ja.md": "| | `true`（中央値） | 新しい環境 | 32 並列 | 64 MiB の出力 | 使用メモリ "
     "| タイムアウトから全終了まで | 生き残り（21 中） |",
 }
-RULE = "|---" + "|---:" * 7 + "|"
+COLUMNS = 8
+RULE = "|---" + "|---:" * (COLUMNS - 1) + "|"
+MOST_REASON = 160
 BLOCK = re.compile(r"(?<=<!-- bench/others\.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+SANDBOX_RUNTIME_NEEDS = {
+    "npm": "npm",
+    "socat": "socat",
+    "rg": "ripgrep",
+    "bwrap": "bubblewrap",
+}
 
 
 class LeftOut(Exception):
@@ -78,6 +90,14 @@ def installed(argv: list[str]) -> None:
         raise LeftOut(" ".join(done.stderr.strip().splitlines()[-1:]) or f"{argv[0]} failed")
 
 
+def program(name: str, package: str) -> None:
+    """See to it that the system has a program. Raises `LeftOut` if it cannot be installed."""
+    if shutil.which(name) is None and os.getuid() == 0 and shutil.which("apt-get"):
+        installed(["apt-get", "install", "--yes", "--quiet", package])
+    if shutil.which(name) is None:
+        raise LeftOut(f"no {name} here: sudo apt-get install {package}")
+
+
 def virtual_environment(folder: Path, *requirements: str) -> str:
     """Return the Python of an environment with these requirements and without kakoi."""
     python = folder / "bin" / "python"
@@ -109,27 +129,29 @@ def llm_sandbox(machine: Machine) -> list[str]:
 def inspect_ai(machine: Machine) -> list[str]:
     """Install inspect_ai, which controls Docker through compose."""
     python = virtual_environment(machine.cache / "inspect-ai", "inspect-ai")
-    installed(["docker", "compose", "version"])
+    try:
+        installed(["docker", "compose", "version"])
+    except LeftOut:
+        program("docker-compose", "docker-compose")
+        installed(["docker", "compose", "version"])
     return [python, str(HERE / "_inspect_ai.py"), machine.image, machine.label]
 
 
 def sandbox_runtime(machine: Machine) -> list[str]:
     """Install sandbox-runtime from npm. Raises `LeftOut` if a program that it needs is missing."""
+    for name, package in SANDBOX_RUNTIME_NEEDS.items():
+        program(name, package)
     folder = machine.cache / "sandbox-runtime"
     if not (folder / "node_modules" / "@anthropic-ai").exists():
         folder.mkdir(parents=True, exist_ok=True)
         asked = ["--silent", "--no-audit", "--no-fund", "@anthropic-ai/sandbox-runtime"]
         installed(["npm", "install", "--prefix", str(folder), *asked])
-    for program in ("socat", "rg", "bwrap"):
-        installed(
-            ["sh", "-c", f"command -v {program} || {{ echo no {program} here >&2; exit 1; }}"]
-        )
     return [sys.executable, str(HERE / "_sandbox_runtime.py"), str(folder)]
 
 
 def container_use(machine: Machine) -> list[str]:
     """Skip container-use: it is not in Python, and it downloads its own engine."""
-    raise LeftOut("not measured: it is no package of a registry that this script can install from")
+    raise LeftOut("it is no package of a registry that this script can install from")
 
 
 TOOLS = {
@@ -180,16 +202,24 @@ def row(title: str, found: dict[str, float | str | None]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def table(names: list[str], machine: Machine) -> tuple[str, list[str]]:
-    """Return the rows, and the skipped tools with the reasons."""
-    rows, missing = [], []
+def row_of_reason(title: str, reason: str) -> str:
+    """Return a line of the table for a tool that could not be measured."""
+    reason = reason.replace("|", "/").replace("\n", " ")[:MOST_REASON]
+    return f"| {title} | not measured: {reason} |{' – |' * (COLUMNS - 2)}"
+
+
+def table(names: list[str], machine: Machine) -> str:
+    """Measure, print each row as soon as it is there, and return all of them."""
+    rows = []
     for name in names:
         print(f"measuring {name} …", file=sys.stderr)
+        title = TOOLS[name].title
         try:
-            rows.append(row(TOOLS[name].title, measured(TOOLS[name], machine)))
+            rows.append(row(title, measured(TOOLS[name], machine)))
         except LeftOut as error:
-            missing.append(f"{name}: {error}")
-    return "\n".join(rows), missing
+            rows.append(row_of_reason(title, str(error)))
+        print(rows[-1], flush=True)
+    return "\n".join(rows)
 
 
 def fill(readme: Path, rows: str) -> None:
@@ -219,14 +249,13 @@ def main() -> None:
     if options.save and options.only:
         parser.error("what is saved is everything: --save or --only")
     machine = Machine(options.image, f"kakoi.bench={os.getpid()}", options.cache.resolve())
+    print(f"{HEAD}\n{RULE}", flush=True)
     try:
-        rows, missing = table(options.only or list(TOOLS), machine)
+        rows = table(options.only or list(TOOLS), machine)
     finally:
         take_away(machine.label)
-    text = "\n".join([HEAD, RULE, rows, "", *(f"left out: {each}" for each in missing)]).rstrip()
-    print(text)
     if options.save:
-        save("others", text)
+        save("others", f"{HEAD}\n{RULE}\n{rows}")
         for name in HEADS:
             fill(HERE.parent / name, rows)
 
