@@ -207,10 +207,13 @@ class RunnerChannel:
         """Watch a file or directory; see `Channel.watch_files`."""
         return self._files.watch(path, recursive=recursive)
 
-    async def close(self) -> None:
-        """Close the channel; returns when the process of the stream is gone."""
+    async def close(self, grace_s: float = 2.0) -> None:
+        """Close the channel; returns when the process of the stream is gone.
+
+        `grace_s`: how long that process has to exit by itself.
+        """
         if self._closing is None:
-            self._closing = asyncio.ensure_future(self._stream.close())
+            self._closing = asyncio.ensure_future(self._stream.close(grace_s))
         await asyncio.shield(self._closing)
 
     async def ask(

@@ -3,7 +3,8 @@
 Everything sent over `docker exec` passes through the client, the engine and a shim, in both
 directions. A lingering runner waits for more clients at a socket in the container's files
 (runner/runner_socket.py), which root can see below /proc. So we connect there, pass it one end of a
-socket pair, and talk over that.
+socket pair, and talk over that. The client of `docker exec`, which needs more memory than the
+runner, then has no more work and is ended; the runner stays.
 
 The container is hostile: we follow none of its symbolic links, and it gets nothing but a stream.
 Where a direct channel is impossible (not root, an engine elsewhere), we keep using `docker exec`.
@@ -17,6 +18,7 @@ import socket
 import stat
 
 from kakoi._support.asyncio import finish
+from kakoi.channel.connection import closed_on_failure
 from kakoi.channel.runner_channel import RunnerChannel
 from kakoi.channel.runner_stream import open_direct_stream
 from kakoi.errors import SandboxError
@@ -25,24 +27,28 @@ from kakoi.runner.runner_socket import READY, introduce, peer_pid
 _PATIENCE_S = 5.0
 
 
-class _FirstChannel:
-    """The channel over `docker exec` that started the runner."""
+class _Runner:
+    """A runner that nothing on this machine carries: it ends when it has no client."""
 
-    def __init__(self, first: RunnerChannel, held: socket.socket) -> None:
-        self._first = first
+    stderr = ""
+
+    def __init__(self, pid: int, held: socket.socket) -> None:
+        self.pid = pid
         self._held = held
-
-    @property
-    def stderr(self) -> str:
-        return self._first.carrier.stderr
-
-    @property
-    def pid(self) -> int:
-        return self._first.carrier.pid
+        self._fd = os.pidfd_open(pid)
 
     async def end(self, grace_s: float = 2.0) -> None:
+        """Wait up to `grace_s` for it to exit. It stays longer if it still has jobs."""
         self._held.close()
-        await self._first.close()
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._fd, gone.set)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await gone.wait()
+        finally:
+            loop.remove_reader(self._fd)
+            os.close(self._fd)
 
 
 async def prefer_direct_channel(
@@ -64,15 +70,24 @@ async def prefer_direct_channel(
         await finish(channel.close())
         raise
     try:
-        line = await open_direct_stream(ours, _FirstChannel(channel, held))
-    except SandboxError:
+        runner = _Runner(peer_pid(held), held)
+    except OSError:
+        ours.close()
         held.close()
         return channel
+    try:
+        line = await open_direct_stream(ours, runner)
+    except SandboxError:
+        await finish(runner.end(0))
+        return channel
     except BaseException:
-        held.close()
+        await finish(runner.end(0))
         await finish(channel.close())
         raise
-    return RunnerChannel(line, channel.grace_s)
+    direct = RunnerChannel(line, channel.grace_s)
+    async with closed_on_failure(direct):
+        await finish(channel.close(grace_s=0))
+    return direct
 
 
 def _drop(meeting: "asyncio.Future[tuple[socket.socket, socket.socket]]") -> None:
