@@ -150,9 +150,12 @@ class Checkout:
             async with self._proxy_for(remote) as proxy_url:
                 source = _Source(remote, remote.credential_or(credential), proxy_url)
                 await self._while_connected(self._fetch_all(source, task, bare))
-            commit = await self._git.head(bare)
-            await self._copy_in(source, task, await asyncio.to_thread(_packed, bare))
-        return commit
+            finding = asyncio.ensure_future(self._git.head(bare))
+            try:  # Git only reads there meanwhile.
+                await self._copy_in(source, task, await asyncio.to_thread(_packed, bare))
+                return await finding
+            finally:
+                await finish(cancel_and_wait(finding))
 
     @contextlib.asynccontextmanager
     async def _proxy_for(self, remote: Remote) -> AsyncIterator[str]:

@@ -299,7 +299,7 @@ class DockerAdapter(WorkspaceStates, BuiltInAdapter):
         if self._container is None:
             raise SandboxError("there is no container to rename")
         old = self._container.name
-        await self._engine.must(["rename", old, name], doing="renaming a container", about=old)
+        await self._engine.rename(old, name)
         self._outlets.rename(old, name)
         self._container.name = name
         self._tag = dataclasses.replace(self._tag, name=name)

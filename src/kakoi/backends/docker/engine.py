@@ -335,6 +335,12 @@ class Engine:
         if result.exit_code != 0 and (await self.state(name)).status == "paused":
             raise explain(result.stderr, program=self.program, doing=doing, about=name)
 
+    async def rename(self, name: str, new: str) -> None:
+        """Give a container another name, which no other one may have."""
+        request = EngineRequest("POST", container_path(name, f"/rename?name={new}"))
+        doing = "renaming a container"
+        await self.must(["rename", name, new], doing=doing, about=name, or_request=request)
+
     async def start(self, name: str) -> None:
         """Start a created container."""
         await self._start(["start", name], doing="starting a container", about=name)
