@@ -88,6 +88,7 @@ _KINDS: Final[Mapping[str, type]] = {
     "prev": str,
 }
 _PYTHON_KINDS: Final[Mapping[str, type]] = {**_KINDS, "rules": tuple, "event": Event}
+_EMPTY: Final = (None, "", ())
 _encoder: Final = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -124,8 +125,9 @@ class AuditEntry:
     user: str = ""
 
     def __post_init__(self) -> None:
-        for name, value in _filled(self).items():
-            kind = _PYTHON_KINDS[name]
+        for (name, kind), value in zip(_ENTRY_KINDS, _values_of_entry(self), strict=True):
+            if type(value) is kind or value in _EMPTY:
+                continue
             if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
                 raise _wrong(name, type(value).__name__, f"of type {kind.__name__}")
         if not all(isinstance(rule, str) for rule in self.rules):
@@ -162,6 +164,7 @@ class AuditRecord(AuditEntry):
 
 
 _ENTRY_NAMES: Final = tuple(name for name in _KINDS if name in AuditEntry.__slots__)
+_ENTRY_KINDS: Final = tuple((name, _PYTHON_KINDS[name]) for name in _ENTRY_NAMES)
 _values_of_record: Final = attrgetter(*_KINDS)
 _values_of_entry: Final = attrgetter(*_ENTRY_NAMES)
 
@@ -262,7 +265,7 @@ def _filled(entry: AuditEntry) -> dict[str, Any]:
         values = zip(_KINDS, _values_of_record(entry), strict=True)
     else:
         values = zip(_ENTRY_NAMES, _values_of_entry(entry), strict=True)
-    return {name: value for name, value in values if value not in (None, "", ())}
+    return {name: value for name, value in values if value not in _EMPTY}
 
 
 def _command(redacted: str) -> dict[str, str]:

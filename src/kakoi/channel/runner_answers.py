@@ -60,6 +60,8 @@ def text(answer: Mapping[str, Any], name: str) -> str:
     found = answer.get(name)
     if not isinstance(found, str) or len(found) > _LONGEST_TEXT:
         raise BadFrame(f"no text `{name}`")
+    if found.isascii():
+        return found
     try:
         found.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # A lone surrogate could not be printed or stored.
