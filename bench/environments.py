@@ -2,10 +2,11 @@
 
     python bench/environments.py [--image IMAGE] [--at-once N...] [--save]
 
-Needs a Docker engine and an image with git. Every figure is a ratio to bare `docker` and `git` in
-the same run: `docker run` plus `git clone` over HTTP from a server in another container. Many at
-once have a second ratio: the cost per environment, compared to that of the smallest number. It
-stays at 1.0 while the total cost grows linearly. `--save` adds the table to bench/results/.
+Needs a Docker engine and an image with git. Every figure is a ratio to bare `docker` and `git`,
+measured by turns: `docker run` plus `git clone` over HTTP from a server in another container. Many
+at once have a second ratio: the cost per environment, compared to that of the smallest number. It
+stays at 1.0 while the total cost grows linearly. Each row is printed as soon as it is there.
+`--save` adds the table to bench/results/.
 """
 
 import argparse
@@ -22,16 +23,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from _results import save
+from _results import ENOUGH_S, Compared, Table, save
 
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.task import Task
 from tests.engine import containers
 from tests.tasks.hosting import GitServer, docker, start_server
 
-TIMES = 5
+TIMES = 7
 COMMANDS = 50
-Rows = list[tuple[str, str, str]]
 
 
 def now() -> datetime:
@@ -66,7 +66,7 @@ class Bench:
         self.image = image
         self.owner = owner
         self.git = git
-        self.rows: Rows = []
+        self.rows = Table()
 
     def manager(self, pool_size: int = 0) -> ExecutionEnvironmentManager:
         options = EnvironmentOptions(
@@ -77,9 +77,11 @@ class Bench:
         )
         return ExecutionEnvironmentManager(options, clock=now, owner=self.owner)
 
-    def row(self, what: str, value_ms: float, base_ms: float | None = None, of: str = "") -> None:
+    def row(
+        self, what: str, value_ms: float, base_ms: float | None = None, of: str = "", more: str = ""
+    ) -> None:
         ratio = "" if base_ms is None else f"{value_ms / base_ms:.2f} x {of}"
-        self.rows.append((what, f"{value_ms:.0f} ms", ratio))
+        self.rows.add(what, f"{value_ms:.0f} ms", ", ".join(filter(None, (ratio, more))))
 
     async def bare_run(self, name: str) -> None:
         label = f"kakoi.owner={self.owner}"
@@ -91,25 +93,34 @@ class Bench:
         await bare("exec", name, "git", "clone", "-q", "--depth", "1", url, "/tmp/project")
 
     async def preparing(self) -> None:
-        names = [f"bench-{uuid.uuid4()}" for _ in range(TIMES)]
-        todo = iter(names)
-        base = await p50(lambda: self.bare_run(next(todo)))
-        todo = iter(names)
-        base_end = await p50(lambda: bare("rm", "-f", "-v", next(todo)))
-        self.row("bare: docker run + git clone", base)
-
-        for what, size in (("cold", 0), ("from the pool", 1)):
-            manager = self.manager(size)
-            samples = []
-            for _ in range(TIMES):
+        """Measure environments made cold, from the pool, and bare ones, by turns."""
+        managers = {"cold": self.manager(0), "from the pool": self.manager(1)}
+        kinds = ["bare", *managers]
+        made: dict[str, list[float]] = {kind: [] for kind in kinds}
+        ended: dict[str, list[float]] = {kind: [] for kind in kinds}
+        until = time.perf_counter() + 5 * ENOUGH_S
+        while len(made["bare"]) < TIMES:
+            if len(made["bare"]) > 2 and time.perf_counter() > until:
+                break
+            name = f"bench-{uuid.uuid4()}"
+            made["bare"].append(await once(lambda n=name: self.bare_run(n)))  # type: ignore[misc]
+            ended["bare"].append(await once(lambda n=name: bare("rm", "-f", "-v", n)))  # type: ignore[misc]
+            for kind, manager in managers.items():
                 await manager.warm()  # Fill the pool, so that nothing is created while measuring.
                 task = a_task(self.git)
-                samples.append(await p50(lambda m=manager, t=task: m.prepare(t), 1))  # type: ignore[misc]
-            self.row(f"prepare, {what}", statistics.median(samples), base, "bare")
+                work = once(lambda m=manager, t=task: m.prepare(t))  # type: ignore[misc]
+                made[kind].append(await work)
+                await manager.warm()  # What is created after the task was not measured, either.
+                work = once(lambda m=manager, t=task: m.cleanup(t.uuid))  # type: ignore[misc]
+                ended[kind].append(await work)
+        for manager in managers.values():
             await manager.close()
-            left = iter([each.task_uuid for each in manager.active()])
-            ended = await p50(lambda m=manager, g=left: m.cleanup(next(g)))  # type: ignore[misc]
-            self.row(f"cleanup, {what}", ended, base_end, "docker rm -f")
+        self.row("bare: docker run + git clone", statistics.median(made["bare"]))
+        for kind, bar in (("cold", "<= 1.2 x"), ("from the pool", "<= 0.1 x")):
+            found = Compared(tuple(made[kind]), tuple(made["bare"]))
+            self.rows.add(f"prepare, {kind}", found.value, found.ratio("bare"), bar)
+            found = Compared(tuple(ended[kind]), tuple(ended["bare"]))
+            self.rows.add(f"cleanup, {kind}", found.value, found.ratio("docker rm -f"))
 
     async def executing(self) -> None:
         manager = self.manager()
@@ -123,7 +134,7 @@ class Bench:
             )
         p50_ours, p50_theirs = statistics.median(ours), statistics.median(theirs)
         ratio = f"docker exec takes {p50_theirs / p50_ours:.0f} x ({p50_theirs:.0f} ms)"
-        self.rows.append(("execute `true`", f"{p50_ours:.1f} ms", ratio))
+        self.rows.add("execute `true`", f"{p50_ours:.1f} ms", ratio)
         await manager.cleanup(task.uuid)
 
     async def at_once(self, counts: Sequence[int]) -> None:
@@ -132,21 +143,13 @@ class Bench:
         for count in counts:
             costs = Costs(count, await self.bare_at_once(count), *await self.ours_at_once(count))
             first = first or costs
-            self.row(f"bare: {count} at once", costs.bare)
-            self.growth(first, costs, "bare")
-            self.row(f"prepare {count} at once", costs.prepare, costs.bare, "bare")
-            self.growth(first, costs, "prepare")
-            self.row(f"clean {count} up at once", costs.cleanup)
-            self.growth(first, costs, "cleanup")
-
-    def growth(self, first: "Costs", costs: "Costs", what: str) -> None:
-        """Add to the last row the growth of the cost per environment since the smallest number."""
-        if costs.count == first.count:
-            return
-        times = costs.of_one(what) / first.of_one(what)
-        said, value, ratio = self.rows[-1]
-        grown = f"each {times:.2f} x one of {first.count}"
-        self.rows[-1] = (said, value, f"{ratio}, {grown}" if ratio else grown)
+            bare_growth = growth(first, costs, "bare")
+            self.row(f"bare: {count} at once", costs.bare, more=bare_growth)
+            more = growth(first, costs, "prepare")
+            self.row(f"prepare {count} at once", costs.prepare, costs.bare, "bare", more)
+            self.row(
+                f"clean {count} up at once", costs.cleanup, more=growth(first, costs, "cleanup")
+            )
 
     async def bare_at_once(self, count: int) -> float:
         names = [f"bench-{uuid.uuid4()}" for _ in range(count)]
@@ -179,6 +182,14 @@ class Costs:
         return taken / self.count
 
 
+def growth(first: Costs, costs: Costs, what: str) -> str:
+    """Return how the cost per environment has grown since the smallest number."""
+    if costs.count == first.count:
+        return ""
+    times = costs.of_one(what) / first.of_one(what)
+    return f"each {times:.2f} x one of {first.count}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--image", default="kakoi-test:python")
@@ -199,10 +210,8 @@ def main() -> None:
     finally:
         for each in containers(owner):
             docker("rm", "-f", "-v", each)
-    text = "\n".join(f"{what:<34} {value:>10}   {ratio}" for what, value, ratio in bench.rows)
-    print(text)
     if options.save:
-        save("environments", text)
+        save("environments", bench.rows)
 
 
 async def run(bench: Bench, counts: Sequence[int]) -> None:
