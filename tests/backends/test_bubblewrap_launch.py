@@ -1,7 +1,6 @@
 """Settings and a machine → what bubblewrap is told. Nothing is started here."""
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from kakoi.backends.bubblewrap.arguments import (
 )
 from kakoi.backends.workspace import FileIdentity, identify
 from kakoi.errors import ConfigurationError
+from kakoi.process.keeper_client import program_argv
 from kakoi.process.stream import Launch
 
 WORK = FileIdentity("/work/it", 1, 100, 1000, 1001, True)
@@ -125,7 +125,7 @@ def test_files_of_etc_are_copies_and_the_users_are_ours() -> None:
 def test_for_root_there_is_staging_first_and_sources_come_from_there() -> None:
     settings = BubblewrapSettings(workspace=ROOTS, read_only=(DATA,))
     launch = build_launch(settings, AS_ROOT, PROGRAM)
-    assert launch.argv[:4] == [sys.executable, "-I", "-S", STAGING]
+    assert launch.argv[:4] == program_argv(STAGING)
     assert launch.argv[5] == "/usr/bin/bwrap"
     assert has(launch, "--ro-bind", "/tmp/0", "/data", "--bind", "/tmp/1", "/work/it")
     assert launch.files[launch.argv[4]].decode().split("\0") == [
@@ -148,7 +148,7 @@ def test_over_an_overlay_nothing_of_the_workspace_itself_is_writable() -> None:
     settings = BubblewrapSettings(workspace=work, guarded=(inner,), layers=layers)
     for machine in (MACHINE, AS_ROOT):
         launch = build_launch(settings, machine, PROGRAM)
-        assert launch.argv[:4] == [sys.executable, "-I", "-S", STAGING]
+        assert launch.argv[:4] == program_argv(STAGING)
         assert has(launch, "--bind", "/tmp/0", "/usr/share")
         assert has(launch, "--bind", "/tmp/0/doc", str(above))
         assert has(launch, "--ro-bind", "/tmp/2", inner.path)

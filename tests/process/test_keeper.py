@@ -34,9 +34,9 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = Path(shutil.copy(SOURCE, tmp_path))
     monkeypatch.setattr(keeping, "_KEEPER", str(path))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    keeping._compiled_keeper.cache_clear()
+    keeping._compiled.cache_clear()
     yield path
-    keeping._compiled_keeper.cache_clear()
+    keeping._compiled.cache_clear()
 
 
 async def test_the_keeper_is_started_from_byte_code_while_there_is_some(copied: Path) -> None:
@@ -52,7 +52,7 @@ def test_byte_code_of_another_source_is_not_used(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert keeping.keeper_argv()[3] != str(copied)
-    keeping._compiled_keeper.cache_clear()
+    keeping._compiled.cache_clear()
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # As where nobody may write.
     copied.write_text(SOURCE.read_text("utf-8") + "# changed\n", "utf-8")
     assert keeping.keeper_argv()[3] == str(copied)

@@ -29,14 +29,19 @@ _NEXT_TRY_S = 0.1
 
 
 def keeper_argv(*words: str) -> list[str]:
-    """Return the argv that starts a keeper, from cached bytecode if possible: a fifth faster."""
-    compiled = _compiled_keeper()
-    program = compiled if compiled and os.path.exists(compiled) else _KEEPER
+    """Return the argv that starts a keeper."""
+    return program_argv(_KEEPER, *words)
+
+
+def program_argv(source: str, *words: str) -> list[str]:
+    """Return the argv that starts a program of ours, from cached bytecode if possible: faster."""
+    compiled = _compiled(source)
+    program = compiled if compiled and os.path.exists(compiled) else source
     return [sys.executable, "-I", "-S", program, *words]
 
 
 @cache
-def _compiled_keeper() -> str:
+def _compiled(program: str) -> str:
     """Return the path of the cached bytecode; empty if there is none for exactly this source.
 
     Python uses this cache for imports, but not for a program that is started by its path.
@@ -45,11 +50,10 @@ def _compiled_keeper() -> str:
     from importlib.machinery import SourceFileLoader
     from importlib.util import MAGIC_NUMBER, cache_from_source
 
-    SourceFileLoader("kakoi.runner.keeper", _KEEPER).get_code(
-        "kakoi.runner.keeper"
-    )  # Writes the cache if the folder is writable.
-    path = cache_from_source(_KEEPER)
-    source = os.stat(_KEEPER)
+    name = Path(program).stem
+    SourceFileLoader(name, program).get_code(name)  # Writes the cache if the folder is writable.
+    path = cache_from_source(program)
+    source = os.stat(program)
     stamps = (0, int(source.st_mtime), source.st_size)
     fresh = MAGIC_NUMBER + b"".join(struct.pack("<I", each & 0xFFFFFFFF) for each in stamps)
     try:

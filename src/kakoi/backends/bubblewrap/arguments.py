@@ -22,6 +22,7 @@ from kakoi.backends.resolv_conf import RESOLV_CONF
 from kakoi.backends.seccomp import system_call_filters
 from kakoi.backends.workspace import FileIdentity, identify, is_within
 from kakoi.errors import ConfigurationError
+from kakoi.process.keeper_client import program_argv
 from kakoi.process.stream import Launch
 
 HOME = "/home/agent"
@@ -220,7 +221,7 @@ def build_launch(
     # Not in the argv: everybody on this machine can read that.
     handed = {_ARGS: "".join(f"{word}\0" for word in _environment(settings.env))}
     if staged:
-        argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *argv]
+        argv = program_argv(STAGING, _SPEC, *argv)
         handed[_SPEC] = _spec(uid, gid, _staged(settings, named), groups)
     elif groups:
         argv = ["/bin/sh", "-c", ENTER, "sh", *groups, "--", *argv]

@@ -28,6 +28,7 @@ from kakoi.backends.locked_folders import LockedFolder, sweep
 from kakoi.backends.seccomp import system_call_filters
 from kakoi.backends.workspace import FileIdentity, identify, is_within
 from kakoi.channel.delivery import RunnerSettings, python_argv
+from kakoi.process.keeper_client import program_argv
 from kakoi.process.stream import Launch
 
 _log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class Confinement:
                 argv=[*enter, *python_argv(python)], env=given, descriptors=handed, kept=True
             )
         given |= {"USER": "agent", "LOGNAME": "agent"}
-        argv = [sys.executable, "-I", "-S", STAGING, _SPEC, *python_argv(python)]
+        argv = program_argv(STAGING, _SPEC, *python_argv(python))
         spec = {_SPEC: os.fsencode(self._spec())}
         return Launch(argv=argv, env=given, files=spec, descriptors=handed, kept=True)
 
