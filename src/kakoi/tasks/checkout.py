@@ -239,19 +239,23 @@ class Checkout:
         self._check(await send_file(self._channel, unpack, archive), source)
         carried = f"{TEMPORARY}/{_ARCHIVED}"
         branch = [] if task.source_branch is None else ["--branch", task.source_branch]
-        for argv in (
-            ["git", "clone", "--quiet", *branch, "--", carried, PROJECT],
-            ["git", "-C", PROJECT, "remote", "set-url", "origin", source.url],
-            ["rm", "-rf", carried],
+        cloned = await self._run_inside("git", "clone", "--quiet", *branch, "--", carried, PROJECT)
+        self._check(cloned, source)
+        origin = ("git", "-C", PROJECT, "remote", "set-url", "origin", source.url)
+        for result in await asyncio.gather(
+            self._run_inside(*origin), self._run_inside("rm", "-rf", carried)
         ):
-            command = Command(
-                command=argv,
-                cwd=WORKSPACE,
-                env=git_variables(),
-                timeout_s=self._options.timeout_s,
-                spill_bytes=0,
-            )
-            self._check(await self._channel.run(command), source)
+            self._check(result, source)
+
+    async def _run_inside(self, *argv: str) -> ExecutionResult:
+        command = Command(
+            command=argv,
+            cwd=WORKSPACE,
+            env=git_variables(),
+            timeout_s=self._options.timeout_s,
+            spill_bytes=0,
+        )
+        return await self._channel.run(command)
 
     def _check(self, result: ExecutionResult, source: "_Source") -> None:
         if not result.ok:
