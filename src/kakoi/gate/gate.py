@@ -435,6 +435,8 @@ class Gate:
 
     async def open_sandbox(self) -> SandboxAdapter:
         """Return the sandbox; open it if necessary."""
+        if self.sandbox is not None and not self._has_to_warn:
+            return self.sandbox
         async with self._opening:
             if self.sandbox is None:
                 assert self._opener is not None  # noqa: S101 - one of them was given
