@@ -35,7 +35,8 @@ class FileAccess:
     """What is done to the file or directory at `path`, a literal path.
 
     `action`: `list` is for everything that only learns names and attributes (stat, exists, list,
-        watch); making a directory is a `write`; `move` removes `path` and writes `destination`.
+        watch); making a directory is a `write`; `move` reads and removes `path`, and
+        writes `destination`.
     `recursive`: a `remove` that takes everything below `path` along.
 
     Raises ConfigurationError for an empty path, a path with NUL, and an unknown action.
@@ -136,6 +137,8 @@ def _judge(
         if access.recursive:
             files.report.hit("recursive-delete", path, invocation)
         files.written("deletes", path, invocation, [], at)
+    if access.action == "move":
+        files.read(path, invocation, at)  # It can be read by its new name.
     for word in destination:
         if names_repository(path):
             files.report.hit("writes-git", path, invocation)

@@ -142,7 +142,9 @@ def _operand_effects(invocation: Invocation) -> list[Effect]:
 def _copied(invocation: Invocation, kind: str, operands: tuple[Word, ...]) -> list[Effect]:
     into = invocation.arguments.named("-t", "--target-directory")
     sources = operands if into or len(operands) < 2 else operands[:-1]
-    found = [Effect("reads" if kind == "copies" else "deletes", word) for word in sources]
+    found = [Effect("deletes", word) for word in sources if kind == "moves"]
+    # A moved file can be read by its new name, which no rule knows.
+    found += [Effect("reads", word) for word in sources]
     # A copy of a repository is a repository whose settings are not protected.
     found += [Effect("writes-git", word) for word in sources if names_repository(word)]
     return found + [Effect("writes", word) for word in operands[len(sources) :]]

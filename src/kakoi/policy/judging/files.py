@@ -56,7 +56,9 @@ class FileRules:
             self.read(effect.word, invocation, at)
         elif effect.kind == "links":
             folder = absolute(effect.text, at.path) if at.path is not None else None
-            if locate(effect.word, folder, self.roots) is Location.OUTSIDE:
+            if is_secret(effect.word, folder):
+                self.report.hit("reads-secret", effect.word, invocation)
+            elif locate(effect.word, folder, self.roots) is Location.OUTSIDE:
                 self.report.hit("links-outside", effect.word, invocation)
         else:
             self.written(effect.kind, effect.word, invocation, sources, at)

@@ -83,17 +83,36 @@ def read_chmod(invocation: Invocation) -> list[Effect]:
     return found + [Effect(kind, mode) for kind in mode_effects(mode.static)]
 
 
+_INTO: Final = ("-t", "--target-directory")
+
+
 def read_links(invocation: Invocation) -> list[Effect]:
     """`ln -s TARGET NAME`: the target, and where the link is created."""
-    operands = invocation.arguments.operands
-    targets = operands[:-1] if len(operands) > 1 else operands
-    made = operands[-1:] if len(operands) > 1 else ()
+    targets = _sources(invocation)
+    made = invocation.arguments.operands[len(targets) :]
     # A relative target is relative to the link's directory; without -s or with -r, to this one.
     named = invocation.arguments.named
     symbolic = named("-s", "--symbolic") and not named("-r", "--relative")
     where = made[0].prefix.rpartition("/")[0] if made and symbolic else ""
+    into = named(*_INTO)
+    if symbolic and into is not None and into.value is not None:
+        where = into.value.prefix
     links = [Effect("links", target, text=where) for target in targets]
     return [*links, *(Effect("writes", name) for name in made)]
+
+
+def read_installed(invocation: Invocation) -> list[Effect]:
+    """`install SOURCE… TARGET`: the files that it copies. With -d there are none."""
+    if invocation.arguments.named("-d", "--directory"):
+        return []
+    return [Effect("reads", word) for word in _sources(invocation)]
+
+
+def _sources(invocation: Invocation) -> tuple[Word, ...]:
+    """Return the operands before the last one, or all if an option names the target directory."""
+    operands = invocation.arguments.operands
+    is_target = len(operands) > 1 and not invocation.arguments.named(*_INTO)
+    return operands[:-1] if is_target else operands
 
 
 def read_tar(invocation: Invocation) -> list[Effect]:
@@ -378,6 +397,7 @@ def read_make(invocation: Invocation) -> list[Effect]:
 
 TOOL_READERS: Final[dict[str, Reader]] = {
     "chmod": read_chmod,
+    "installed": read_installed,
     "links": read_links,
     "tar": read_tar,
     "urls": read_urls,
