@@ -1,14 +1,20 @@
 """The tools of `kakoi mcp`, called by the official client by the old protocol and the new one."""
 
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 
 import anyio
 import pytest
 from mcp import Client, MCPError
 from mcp_types import TextContent, TextResourceContents
 
+from kakoi.audit import AuditLog
+from kakoi.backends.host.adapter import HostAdapter
+from kakoi.mcp.server import ServerState, make_server
 from kakoi.policy.profiles import load_policy, prompt_commands
 from tests.mcp.connections import McpDoor, meta_of, run, stdout_of, text_of
+from tests.tools.places import CountingGate, tools_over
 
 pytestmark = pytest.mark.anyio
 
@@ -36,6 +42,32 @@ async def test_the_answer_is_all_that_was_written_and_a_last_line(client: Client
     assert text_of(result)[start:end] == "out\n"
     slow = await run(client, "sleep 0.3")
     assert meta_of(slow)["duration_ms"] >= 300
+
+
+async def test_a_command_is_judged_once_and_recorded_when_it_starts_and_ends(
+    tmp_path: Path,
+) -> None:
+    """Whatever it is: a program, text for the shell, or what later commands inherit."""
+    log, admitted = tmp_path / "audit.jsonl", list[str]()
+    gate = CountingGate(
+        load_policy(),
+        HostAdapter(tmp_path, warn_on_start=False),
+        cwd=str(tmp_path),
+        audit=AuditLog(log, clock=lambda: datetime.now(UTC)),
+        validators=[admitted.append],
+    )
+    commands = ["true", "echo a | cat", "export NAME=value", "cd /tmp && ls", "echo $NAME; false"]
+    async with tools_over(gate, tmp_path) as tools:
+        state = ServerState(tools=tools, name="kakoi", audit_file=log)
+        async with Client(make_server(state)) as client:
+            for command in commands:
+                assert not (await run(client, command)).is_error
+            refused = await run(client, "sudo id")
+    assert refused.is_error
+    assert gate.judged == len(commands) + 1
+    assert [text.splitlines()[-1] for text in admitted] == commands
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [each["event"] for each in records] == ["started", "ended"] * len(commands) + ["refused"]
 
 
 @pytest.mark.requirement("A-049")
