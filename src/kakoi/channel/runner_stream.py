@@ -106,6 +106,9 @@ class FrameStream(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - it was made for a socket
         self._transport = transport
         transport.set_write_buffer_limits(high=_MAX_UNSENT)
+        # A few frames on the way, so that both ends can work at the same time.
+        stream = transport.get_extra_info("socket")
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, frames.WINDOW)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._received

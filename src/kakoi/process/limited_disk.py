@@ -43,6 +43,9 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MNT_DETACH = 2
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
 _LO_FLAGS_AUTOCLEAR = 4
+# Otherwise every block is cached twice, and writing back waits for itself. Where the file system
+# below has no direct I/O, the kernel does without.
+_LO_FLAGS_DIRECT_IO = 16
 _TRIES = 64
 _MKFS = ("/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4")
 # No journal: after a crash of the machine, the data is gone anyway. No space reserved for root.
@@ -94,7 +97,8 @@ def _make(
     os.close(file)
     _format(stage, f"/dev/loop{number}")
     # The file is empty, so no inode table has to be cleared. Deleted files free space on the host.
-    options = b"noinit_itable,discard"
+    # Replacing a file does not wait for the disk: nothing survives a crash of the machine.
+    options = b"noinit_itable,discard,noauto_da_alloc"
     source, target = f"/dev/loop{number}".encode(), os.fsencode(mount_point)
     flags = _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if programs == "noexec" else 0)
     stage._call("mount", source, target, b"ext4", flags, options)
@@ -123,7 +127,8 @@ def _nameless_file(folder: str) -> int:
 def _loop_device(file: int) -> tuple[int, int]:
     """Return a loop device for the file: its number, and a descriptor to close after mounting."""
     control = os.open("/dev/loop-control", os.O_RDWR)
-    info = struct.pack("=5Q4I64s64s32s2Q", *[0] * 8, _LO_FLAGS_AUTOCLEAR, b"kakoi", b"", b"", 0, 0)
+    flags = _LO_FLAGS_AUTOCLEAR | _LO_FLAGS_DIRECT_IO
+    info = struct.pack("=5Q4I64s64s32s2Q", *[0] * 8, flags, b"kakoi", b"", b"", 0, 0)
     config = struct.pack("=2I", file, 0) + info + bytes(64)
     try:
         for _ in range(_TRIES):
