@@ -195,12 +195,32 @@ async def test_a_file_that_cannot_be_read_is_an_error_and_nothing_is_left(
     make: Make, owner: str, image: str
 ) -> None:
     sandbox = make(image=image)
-    await output(sandbox, "echo secret >f; chmod 0 f")
+    await output(sandbox, "echo secret >/dev/shm/f; chmod 0 /dev/shm/f")
     with pytest.raises(SandboxError, match=r"could not be read: tar: .*f") as caught:
         await sandbox.fork(2)
     assert "readable" in caught.value.hint
     assert containers(owner) == [sandbox.container]
     assert images(owner) == []
+
+
+async def test_a_limited_disk_is_copied_as_it_is_now_while_a_job_uses_it(make: Make) -> None:
+    """In-place writes between two forks, a file that nobody can read, sparse and removed ones."""
+    sandbox = make()
+    await output(sandbox, "printf 'old %4096s' x >f; echo secret >g; chmod 0 g; echo 1 >gone")
+    channel = await sandbox.channel()
+    job = await channel.start(Command(command="while :; do echo line; sleep 0.01; done >>log"))
+    for text in ("one", "two"):
+        await output(sandbox, f"printf {text} | dd of=f conv=notrunc status=none; rm -f gone")
+        (fork,) = await forks_of(sandbox, 1)
+        try:
+            assert await output(fork, "head -c 3 f; stat -c ' %s %a' f g; ls") == (
+                f"{text} 4100 644\n 7 0\nf\ng\nlog\n"
+            )
+            assert await output(fork, "chmod 600 g; cat g; sort -u log") == "secret\nline\n"
+        finally:
+            await fork.cleanup()
+    assert await channel.wait_job(job, wait_s=0) is None
+    await channel.stop_job(job)
 
 
 async def test_a_fork_that_is_given_up_leaves_nothing(make: Make, owner: str) -> None:

@@ -14,7 +14,8 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kakoi._support.asyncio import finish
@@ -66,6 +67,7 @@ from kakoi.backends.docker.fork import (
     forget_runner,
     mounted_directories,
 )
+from kakoi.backends.docker.mounts import DISK_FOLDER, can_save_disks, save_disk
 from kakoi.backends.docker.workspace_copy import WorkspaceCopy
 from kakoi.backends.docker.workspace_states import WorkspaceStates
 from kakoi.backends.outlet import Outlet, require_outlet
@@ -335,10 +337,11 @@ class DockerAdapter(WorkspaceStates, BuiltInAdapter):
             forks += [self._copy(image) for _ in range(count)]
             if self._copied.is_there:
                 await finish(self._fork_copy(forks))
-            made = await all_of(fork._make() for fork in forks)
+            made, copied = await self._make_forks(container, forks)
             targets = [each for _plan, each in made]
             if image is not None:
                 await all_of(forget_runner(self._engine, each) for each in targets)
+            paths = [path for path in paths if path not in copied]
             skipped = self._config.inside if self._copied.is_there else ""
             await copy_directories(container, targets, paths, self._entry.launch, skipped=skipped)
             await all_of(fork.channel() for fork in forks)
@@ -348,6 +351,25 @@ class DockerAdapter(WorkspaceStates, BuiltInAdapter):
                 await finish(image.remove())
             raise
         return list(forks)
+
+    async def _make_forks(
+        self, container: Container, forks: Sequence["DockerAdapter"]
+    ) -> tuple[list[tuple[ContainerPlan, Container]], Sequence[str]]:
+        """Make their containers. The second value names the directories that they have already.
+
+        A disk of limited size is copied as a whole, which is faster than file by file.
+        """
+        paths = container.disk_paths if container.id and can_save_disks() else []
+        if not paths:
+            return await all_of(fork._make() for fork in forks), ()
+        with tempfile.TemporaryFile(dir=DISK_FOLDER) as file:
+            await self.pause()
+            try:
+                pid = await self._engine.pid(container.name)
+                saved = await save_disk(paths[0], pid=pid, file=file)
+            finally:
+                await self._pause.end()
+            return await all_of(fork._make(saved) for fork in forks), paths
 
     def _copy(self, image: ForkImage | None) -> "DockerAdapter":
         """An adapter with the same settings, and no container yet."""
@@ -499,9 +521,11 @@ class DockerAdapter(WorkspaceStates, BuiltInAdapter):
 
     # --- One container for everything ----------------------------------------------------------
 
-    async def _make(self) -> tuple[ContainerPlan, Container]:
+    async def _make(self, saved_disk: str = "") -> tuple[ContainerPlan, Container]:
         self._deadline.begin()
         plan = await self._plan(self._tag)
+        if saved_disk and plan.disk is not None:
+            plan = dataclasses.replace(plan, disk=dataclasses.replace(plan.disk, saved=saved_disk))
         with self._outlets.explaining():
             hold = self._entry.hold if plan.is_held else None
             self._made = plan, await Container.make(self._engine, plan, hold)

@@ -260,6 +260,11 @@ class Container:
                 raise
         return container
 
+    @property
+    def disk_paths(self) -> list[str]:
+        """Its directories on a disk of limited size."""
+        return self._disk.split(":")[1:]
+
     async def _be_held(self, holding: Awaitable[RunningProgram]) -> None:
         self._holder = await holding
 
@@ -355,7 +360,7 @@ class Container:
             if self.copied is not None:
                 await stack.enter_async_context(show_copy(self.copied, name=self.name))
             if self._disk:
-                made_for, *paths = self._disk.split(":")
+                made_for, paths = self._disk.partition(":")[0], self.disk_paths
                 pid = await self._engine.pid(self.name)
                 await stack.enter_async_context(keep_disk(paths, name=made_for, pid=pid))
             if self._hold is None:

@@ -24,7 +24,7 @@ class DiskPlan:
     `sizes`: directories in memory, each with its size in bytes. `volume_bytes`: the size of one
     disk for all of `tops`; `below` names the directories to create in each. `copied`: those of
     `tops` that start with the image's files. Without `sizes` and `volume_bytes` the limit is not
-    enforced, and `why` gives the reason.
+    enforced, and `why` gives the reason. `saved`: a file with the disk to start with (`save_disk`).
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -33,6 +33,7 @@ class DiskPlan:
     below: Mapping[str, Sequence[str]] = field(default_factory=dict)
     copied: Sequence[str] = ()
     why: str = ""
+    saved: str = ""
 
     @property
     def is_kept(self) -> bool:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from kakoi.backends.docker.disk import TEMPORARY, DiskPlan, volume_path
 from kakoi.backends.workspace import FileIdentity
@@ -161,8 +161,9 @@ def _mounting(order: Sequence[str]) -> contextlib.AbstractAsyncContextManager[No
 
 
 # Limited disks must be on a real disk, and /tmp is in memory on many machines.
-_FOLDER: Final = "/var/tmp"  # noqa: S108
+DISK_FOLDER: Final = "/var/tmp"  # noqa: S108
 _DISK_TIMEOUT_S: Final = 60.0
+_SAVE_TIMEOUT_S: Final = 600.0
 _DISK_PROGRAM: Final = "limited_disk.py"
 # Where limited_disk.py looks for mkfs.ext4.
 _SYSTEM_PATH: Final = "/usr/sbin:/sbin:/usr/bin"
@@ -191,13 +192,12 @@ async def mount_disk(
         "make",
         volume_path(name),
         str(disk.volume_bytes),
-        _FOLDER,
+        DISK_FOLDER,
         "noexec" if data_only else "exec",
+        disk.saved,
         *fields,
     ]
-    async with run_mount_program(
-        "limited_disk.py", order, timeout_s=_DISK_TIMEOUT_S, failure=_failure
-    ):
+    async with run_mount_program(_DISK_PROGRAM, order, timeout_s=_DISK_TIMEOUT_S, failure=_failure):
         yield
 
 
@@ -205,10 +205,25 @@ async def mount_disk(
 async def keep_disk(paths: Sequence[str], *, name: str, pid: int) -> AsyncIterator[None]:
     """Keep a container's disk while the container restarts. `pid`: one of its processes."""
     order = ["again", volume_path(name), str(pid), *paths]
-    async with run_mount_program(
-        "limited_disk.py", order, timeout_s=_DISK_TIMEOUT_S, failure=_failure
-    ):
+    async with run_mount_program(_DISK_PROGRAM, order, timeout_s=_DISK_TIMEOUT_S, failure=_failure):
         yield
+
+
+def can_save_disks() -> bool:
+    """Whether `save_disk` works on this machine."""
+    return shutil.which("e2image", path=_SYSTEM_PATH) is not None
+
+
+async def save_disk(path: str, *, pid: int, file: IO[bytes]) -> str:
+    """Save the disk of a container, in which nothing must run, to a file in `DISK_FOLDER`.
+
+    `path`: a directory on that disk. `pid`: a process of the container. Returns a path for
+    `DiskPlan.saved`, which is valid while the file is open.
+    """
+    saved = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    order = ["save", saved, str(pid), path]
+    async with run_mount_program(_DISK_PROGRAM, order, timeout_s=_SAVE_TIMEOUT_S, failure=_failure):
+        return saved
 
 
 def _failure(report: Mapping[str, str], stderr: str) -> SandboxError:
