@@ -1,7 +1,9 @@
 """What an engine says → what we say; what the kernel says → what holds."""
 
+import asyncio
 import io
 import tarfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +18,17 @@ from kakoi.backends.docker.checks import (
     sees_view,
 )
 from kakoi.backends.docker.disk import DiskPlan
-from kakoi.backends.docker.engine import directories_archive, parse_state
+from kakoi.backends.docker.engine import Engine, directories_archive, parse_state
 from kakoi.backends.docker.errors import explain, pull_error
 from kakoi.backends.docker.users import find_user
 from kakoi.channel.api import MIB
-from kakoi.errors import EnvironmentUnavailableError, ImagePullError, SandboxError
+from kakoi.errors import (
+    EnvironmentUnavailableError,
+    ImagePullError,
+    SandboxError,
+    UnsupportedError,
+)
+from kakoi.process import ProcessExecutor
 from tests.fakes import ScriptedChannel
 
 SAYINGS = [
@@ -292,3 +300,17 @@ def test_the_state_of_a_container_is_read_and_garbage_is_refused() -> None:
     for text in ("", "{}", "[] {}", '{"Status":"x"} 5'):
         with pytest.raises(SandboxError, match="cannot be read"):
             parse_state(text)
+
+
+def test_an_engine_that_cannot_pause_for_a_normal_user_says_so(tmp_path: Path) -> None:
+    program = tmp_path / "podman"
+    program.write_text(
+        "#!/bin/sh\n"
+        "echo 'Error: can not pause containers on rootless containers with cgroup V1' >&2\n"
+        "exit 125\n"
+    )
+    program.chmod(0o755)
+    engine = Engine(ProcessExecutor(), program="podman", env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    with pytest.raises(UnsupportedError, match="podman cannot pause") as caught:
+        asyncio.run(engine.pause("it"))
+    assert "cgroup v2" in caught.value.hint

@@ -33,6 +33,7 @@ from kakoi.errors import (
     ExecutionTimeoutError,
     ImagePullError,
     SandboxError,
+    UnsupportedError,
 )
 from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
 from kakoi.process.options import default_environment
@@ -325,7 +326,14 @@ class Engine:
         """Freeze every process in a container."""
         request = EngineRequest("POST", container_path(name, "/pause"))
         doing = "pausing a container"
-        await self.must(["pause", name], doing=doing, about=name, or_request=request)
+        result = await self.call(["pause", name], doing=doing, or_request=request)
+        if "pause containers on rootless" in result.stderr:
+            raise UnsupportedError(
+                f"{self.program} cannot pause containers of a normal user on this machine",
+                hint="use a machine with cgroup v2, or run as root",
+            )
+        if result.exit_code != 0:
+            raise explain(result.stderr, program=self.program, doing=doing, about=name)
 
     async def unpause(self, name: str) -> None:
         """Let the processes in a container continue, if it still exists and is paused."""
