@@ -203,7 +203,13 @@ def test_the_policy_is_shown_with_where_it_came_from() -> None:
 
 
 def test_the_version_is_printed_without_loading_the_rest() -> None:
-    code = "import sys; sys.argv = ['kakoi', '--version']; import kakoi.cli; kakoi.cli.main(); print(sorted(sys.modules))"
+    code = """
+import atexit, sys
+atexit.register(lambda: print(sorted(sys.modules)))
+sys.argv = ["kakoi", "--version"]
+import kakoi.cli
+kakoi.cli.main()
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
     out = done.stdout.decode()
     assert out.startswith("kakoi ")

@@ -1,6 +1,10 @@
 """The command line: a thin layer over the library, one module per command."""
 
+import atexit
+import gc
+import os
 import sys
+import threading
 
 from kakoi import __version__
 from kakoi.cli.io.streams import run_and_exit
@@ -9,7 +13,14 @@ from kakoi.cli.late_modules import load_late
 
 def main() -> None:
     """Entry point of `kakoi`."""
-    run_and_exit(_main)
+    # Nothing is garbage yet. `app` enables it again before a command begins.
+    gc.disable()
+    try:
+        run_and_exit(_main)
+    except SystemExit as end:
+        _leave(end.code)
+        raise
+    _leave(0)
 
 
 def _main() -> None:
@@ -21,3 +32,20 @@ def _main() -> None:
     from kakoi.cli.app import app
 
     app(prog_name="kakoi")
+
+
+def _leave(code: object) -> None:
+    """End the process without destroying what was imported, which takes longer than judging.
+
+    Returns if the interpreter has more to do: a text to print, threads, a profiler.
+    """
+    is_plain = code is None or isinstance(code, int)
+    if not is_plain or threading.active_count() > 1 or sys.gettrace() or sys.getprofile():
+        return
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # The interpreter has its own way to say so.
+            return
+    os._exit((code or 0) & 0xFF)  # type: ignore[operator]

@@ -1,5 +1,6 @@
 """The `kakoi` command: its subcommands by purpose, and how its errors are reported."""
 
+import gc
 import signal
 import sys
 from collections.abc import Mapping
@@ -49,6 +50,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 
+# Objects made before a collection looks at the young ones: commands make many that stay.
+_YOUNG_OBJECTS: Final = 10_000
+
 # Names that people try at the top level.
 _ELSEWHERE: Final = {
     "ps": "env ls",
@@ -62,6 +66,13 @@ _ELSEWHERE: Final = {
 
 class App(LazyGroup):
     """The top-level group."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = super().get_command(ctx, cmd_name)
+        gc.freeze()  # Modules are never garbage.
+        gc.set_threshold(_YOUNG_OBJECTS)
+        gc.enable()
+        return found
 
     def invoke(self, ctx: click.Context) -> object:
         """Report an error of kakoi's with a hint and exit code 2, never as a traceback."""
