@@ -7,17 +7,20 @@ write this user's files outside of a sandbox can forge the cache, as it can chan
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import stat
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kakoi._support.user_folders import cache_folder, environment
+from kakoi._support.user_folders import cache_path, environment
 from kakoi.errors import ConfigurationError
 
-_HERE: Final = Path(__file__).parent
+if TYPE_CHECKING:
+    from hashlib import blake2b
+else:
+    from _blake2 import blake2b  # `hashlib` loads OpenSSL too, which takes longer than judging.
+
+_HERE: Final = os.path.dirname(__file__)
 # Part of the name: data that was written by another version of this module is not looked at.
 _FORMAT: Final = "1"
 _MOST_BYTES: Final = 16 * 1024 * 1024
@@ -31,8 +34,11 @@ def load_data(folder: str, *, only: str = "") -> dict[str, Any]:
 
     Raises ConfigurationError if two files have the same key.
     """
-    names = [f"{only}.yaml"] if only else sorted(os.listdir(_HERE / folder))
-    texts = {name: (_HERE / folder / name).read_bytes() for name in names if name.endswith(".yaml")}
+    here = os.path.join(_HERE, folder)
+    names = [f"{only}.yaml"] if only else sorted(os.listdir(here))
+    texts = {
+        name: _content(os.path.join(here, name)) for name in names if name.endswith(".yaml")
+    }
     kind = f"{folder.replace('/', '-')}-{only}".rstrip("-")
     cached = _cache_file(kind, texts)
     found = None if cached is None else _read(cached)
@@ -41,6 +47,11 @@ def load_data(folder: str, *, only: str = "") -> dict[str, Any]:
         if cached is not None:
             _write(cached, found, kind)
     return found
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _parse(folder: str, texts: dict[str, bytes]) -> dict[str, Any]:
@@ -57,19 +68,19 @@ def _parse(folder: str, texts: dict[str, bytes]) -> dict[str, Any]:
     return merged
 
 
-def _cache_file(kind: str, texts: dict[str, bytes]) -> Path | None:
-    content = hashlib.blake2b(_FORMAT.encode(), digest_size=16)
+def _cache_file(kind: str, texts: dict[str, bytes]) -> str | None:
+    content = blake2b(_FORMAT.encode(), digest_size=16)
     for name, text in texts.items():
         content.update(f"\0{name}\0{len(text)}\0".encode())
         content.update(text)
     try:
-        folder = cache_folder(environment(None))
+        folder = cache_path(environment(None))
     except ConfigurationError:  # This user has no home.
         return None
-    return folder / "policy" / f"{kind}-{content.hexdigest()}.json"
+    return os.path.join(folder, "policy", f"{kind}-{content.hexdigest()}.json")
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: str) -> dict[str, Any] | None:
     """Return what the file holds; None if it is missing, broken or not ours."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -91,17 +102,18 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=32).hexdigest().encode()
+    return blake2b(body, digest_size=32).hexdigest().encode()
 
 
-def _write(path: Path, data: dict[str, Any], kind: str) -> None:
+def _write(path: str, data: dict[str, Any], kind: str) -> None:
     """Put the file in its place, whole or not at all. That it cannot be written is not an error."""
     body = json.dumps(data, separators=(",", ":")).encode()
     if json.loads(body) != data:  # JSON cannot say it.
         return
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary = f"{path}.{os.getpid()}"
+    folder = os.path.dirname(path)
     with contextlib.suppress(OSError):
-        if not _make_folder(path.parent):
+        if not _make_folder(folder):
             return
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -109,25 +121,29 @@ def _write(path: Path, data: dict[str, Any], kind: str) -> None:
                 file.write(_digest(body) + b"\n" + body)
             os.rename(temporary, path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
             raise
-        _remove_old(path.parent, kind)
+        _remove_old(folder, kind)
 
 
-def _make_folder(folder: Path) -> bool:
+def _make_folder(folder: str) -> bool:
     """Make the folder if the one above it is the user's own: root leaves nothing in other homes."""
     missing = []
-    while not folder.exists():
+    while not os.path.exists(folder):
         missing.append(folder)
-        folder = folder.parent
-    if folder.stat().st_uid != os.geteuid():
+        folder = os.path.dirname(folder)
+    if os.stat(folder).st_uid != os.geteuid():
         return False
     for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(each, mode=0o700)
     return True
 
 
-def _remove_old(folder: Path, kind: str) -> None:
-    files = [(each.stat().st_mtime_ns, each) for each in folder.glob(f"{kind}-*.json*")]
-    for _, each in sorted(files, reverse=True)[_KEPT:]:
-        each.unlink(missing_ok=True)
+def _remove_old(folder: str, kind: str) -> None:
+    names = [name for name in os.listdir(folder) if name.startswith(f"{kind}-")]
+    files = [(os.stat(path).st_mtime_ns, path) for path in (os.path.join(folder, n) for n in names)]
+    for _, path in sorted(files, reverse=True)[_KEPT:]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
