@@ -10,7 +10,7 @@ import pytest
 
 from kakoi import errors
 from kakoi.cli.app import SECTIONS, app
-from kakoi.cli.io.report import print_error
+from kakoi.cli.io.messages import print_error
 from kakoi.cli.options import SettingOption
 from kakoi.errors import KakoiError
 from kakoi.settings.model import settings_table

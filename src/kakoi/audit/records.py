@@ -11,13 +11,15 @@ import json
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kakoi._support.late import dataclass, pattern
 from kakoi.errors import ConfigurationError
 from kakoi.policy.judging.decision import Decision
 from kakoi.policy.rules import Verdict
-from kakoi.results import ExecutionResult
+
+if TYPE_CHECKING:
+    from kakoi.results import ExecutionResult
 
 # The `prev` of the very first record.
 GENESIS: Final = "0" * 64
@@ -197,7 +199,7 @@ def decision_entry(
     )
 
 
-def end_entry(started: AuditEntry, result: ExecutionResult) -> AuditEntry:
+def end_entry(started: AuditEntry, result: "ExecutionResult") -> AuditEntry:
     """Return the entry for the end of the command that the entry `started` describes."""
     return AuditEntry(
         event=Event.ENDED,

@@ -29,6 +29,10 @@ def _main() -> None:
         print(f"kakoi {__version__}")
         return
     load_late()
+    from kakoi.cli.plain_calls import answer
+
+    if answer(sys.argv[1:]):
+        return
     from kakoi.cli.app import app
 
     app(prog_name="kakoi")

@@ -79,7 +79,7 @@ class App(LazyGroup):
         try:
             return super().invoke(ctx)
         except KakoiError as error:
-            import_module("kakoi.cli.io.report").print_error(error)
+            import_module("kakoi.cli.io.messages").print_error(error)
             sys.exit(2)
         except KeyboardInterrupt:
             # click would exit with 1, which means something else in many commands.

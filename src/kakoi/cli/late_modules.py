@@ -12,9 +12,18 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, Final, cast
 
-# Of these, click, asyncio, logging and dataclasses read nothing else while they are imported.
+# Of these, click, asyncio, logging, dataclasses and pathlib read nothing else while imported.
 _NAMES: Final = frozenset(
-    {"asyncio.sslproto", "inspect", "linecache", "platform", "ssl", "traceback"}
+    {
+        "asyncio.sslproto",
+        "inspect",
+        "linecache",
+        "ntpath",
+        "platform",
+        "ssl",
+        "traceback",
+        "urllib.parse",
+    }
 )
 _lock: Final = RLock()
 
@@ -80,5 +89,16 @@ def _cleandoc(text: str) -> str:
     return "\n".join(lines).strip("\n")
 
 
-# What click and `uuid`, which click imports, use of these modules in every process.
-_KNOWN: Final[Mapping[str, Any]] = {"inspect.cleandoc": _cleandoc, "platform.system": _system}
+def _quote_from_bytes(data: bytes, safe: str | bytes = "/") -> str:
+    """Return what `urllib.parse.quote_from_bytes` returns."""
+    from urllib.parse import quote
+
+    return quote(data, safe)
+
+
+# What click, `uuid`, which click imports, and `pathlib` use of these modules in every process.
+_KNOWN: Final[Mapping[str, Any]] = {
+    "inspect.cleandoc": _cleandoc,
+    "platform.system": _system,
+    "urllib.parse.quote_from_bytes": _quote_from_bytes,
+}

@@ -19,6 +19,7 @@ from kakoi.backends.adapter import LimitReport, Limits, SandboxAdapter, with_ava
 from kakoi.backends.workspace import is_within
 from kakoi.channel.api import Command
 from kakoi.cli.io.approval import Approval
+from kakoi.cli.io.messages import print_error, print_message
 from kakoi.cli.io.passthrough import TerminalInput, pass_through
 from kakoi.cli.io.report import (
     describe_end,
@@ -29,8 +30,6 @@ from kakoi.cli.io.report import (
     failure_as_dict,
     print_blocked_connections,
     print_decision,
-    print_error,
-    print_message,
     result_as_dict,
 )
 from kakoi.cli.io.signals import Signals

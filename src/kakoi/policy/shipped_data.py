@@ -36,9 +36,7 @@ def load_data(folder: str, *, only: str = "") -> dict[str, Any]:
     """
     here = os.path.join(_HERE, folder)
     names = [f"{only}.yaml"] if only else sorted(os.listdir(here))
-    texts = {
-        name: _content(os.path.join(here, name)) for name in names if name.endswith(".yaml")
-    }
+    texts = {name: _content(os.path.join(here, name)) for name in names if name.endswith(".yaml")}
     kind = f"{folder.replace('/', '-')}-{only}".rstrip("-")
     cached = _cache_file(kind, texts)
     found = None if cached is None else _read(cached)

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +15,12 @@ if TYPE_CHECKING:
     from kakoi.settings.model import Settings
 
 
-def record_verdict(decision: Decision, audit_file: Path | None, *, cwd: str, session: str) -> None:
+def record_verdict(decision: Decision, audit_file: str, *, cwd: str, session: str) -> None:
     """Record a decision about a command that another program runs or refuses."""
     entry = decision_entry(
-        decision, id=secrets.token_hex(8), cwd=cwd, session=session, user=user_name()
+        decision, id=os.urandom(8).hex(), cwd=cwd, session=session, user=user_name()
     )
-    audit_log(audit_file).append(entry)
+    audit_log(Path(audit_file) if audit_file else None).append(entry)
 
 
 def audit_log(file: Path | None) -> AuditLog:

@@ -15,16 +15,14 @@ from typing import Any, Final
 from kakoi._support.late import dataclass, pattern
 from kakoi._support.parsing import Item, nearest, read_items, snake_case, yaml_items
 from kakoi._support.text import shown
-from kakoi._support.user_folders import config_folder
 from kakoi.backends.settings import AUTO
 from kakoi.errors import ConfigurationError
+from kakoi.settings.files import ORCHESTRATOR_FILE, PROJECT_FILES, user_file
 from kakoi.settings.model import Settings, build, defaults, settings_table, value_at
 from kakoi.settings.project_network import narrowed, without_dormant_lines
 from kakoi.settings.shell_security import ShellSecurity, load_security
 
 _log = logging.getLogger(__name__)
-# Read in a project that has no file of ours.
-ORCHESTRATOR_FILE: Final = "orch.yml"
 _TIMEOUT: Final = "execution.timeout_seconds"
 # Sandboxes whose timeout is in the section of another one.
 _TIMEOUT_SECTIONS: Final = {"podman": "docker", "confined-host": "host"}
@@ -32,7 +30,6 @@ _TIMEOUT_SECTIONS: Final = {"podman": "docker", "confined-host": "host"}
 _AS_STRONG_AS_AUTO: Final = ("bubblewrap", "docker", "podman")
 # The profile for which the user's security.toml holds.
 SHELL_PROFILE: Final = "shell"
-PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")
 # What commands can reach, and what tasks can.
 _DOMAIN_LISTS: Final = ("sandbox.allowed_domains", "tasks.network.allowed_domains")
 # Sections that mark another program's configuration file.
@@ -54,12 +51,6 @@ class LoadedSettings:
     def origin(self, path: str) -> str:
         """Return where the value of a path comes from."""
         return self.origins.get(path, "default")
-
-
-def user_file(environ: Mapping[str, str]) -> Path:
-    """Return the user's settings file: KAKOI_CONFIG, or kakoi/config.yaml in the config folder."""
-    named = environ.get("KAKOI_CONFIG")
-    return Path(named) if named else config_folder(environ) / "config.yaml"
 
 
 def project_file(workspace: str | Path) -> Path | None:
@@ -88,7 +79,7 @@ def load_settings(
     variables = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    path = config_file or user_file(variables)
+    path = config_file or Path(user_file(variables))
     items = read_items(path)
     if items is None and (config_file is not None or variables.get("KAKOI_CONFIG")):
         raise ConfigurationError(f"{path} not found", hint="`kakoi config init` creates it")

@@ -20,7 +20,8 @@ from kakoi.packages.from_settings import installer_policy, list_folder
 from kakoi.packages.installer import read_lists
 from kakoi.sandbox.from_settings import limits_from
 from kakoi.settings.audit_log import audit_file, audit_log, now
-from kakoi.settings.loader import PROJECT_FILES, load_settings, with_project
+from kakoi.settings.files import PROJECT_FILES
+from kakoi.settings.loader import load_settings, with_project
 from kakoi.settings.model import Settings
 from kakoi.settings.policy import policy_from
 from kakoi.settings.tasks import NetworkSection

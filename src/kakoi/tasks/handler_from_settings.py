@@ -31,7 +31,8 @@ from kakoi.process.executor import ProcessExecutor
 from kakoi.sandbox.from_settings import sandbox_from
 from kakoi.sandbox.options import SandboxOptions
 from kakoi.settings.audit_log import audit_file, now
-from kakoi.settings.loader import PROJECT_FILES, with_project
+from kakoi.settings.files import PROJECT_FILES
+from kakoi.settings.loader import with_project
 from kakoi.settings.model import Settings
 from kakoi.settings.policy import policy_from
 from kakoi.settings.tasks import EXECUTOR_IS_OFF, HOW_TO_ENABLE

@@ -12,7 +12,7 @@ import click
 from kakoi.channel.api import new_id
 from kakoi.cli.group import CommandGroup, help_end
 from kakoi.cli.io.format import format_size
-from kakoi.cli.io.report import print_message
+from kakoi.cli.io.messages import print_message
 from kakoi.cli.options import config_option, json_option, settings_from
 from kakoi.errors import SandboxError, SecurityError
 from kakoi.settings.model import Settings

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from kakoi.cli.group import help_end
-from kakoi.cli.io.format import format_decision
+from kakoi.cli.io.format import EXIT_STATUS, format_decision
 from kakoi.cli.io.streams import stdout_has_color
 from kakoi.cli.options import existing_directory, policy_options, target_from
 from kakoi.errors import ConfigurationError
@@ -18,7 +18,6 @@ from kakoi.policy.decide import Decision, decide
 from kakoi.policy.file_access import FileAccess, decide_access
 from kakoi.policy.rules import Policy, Verdict
 
-EXIT_STATUS: Final = {Verdict.ALLOW: 0, Verdict.ASK: 3, Verdict.DENY: 126}
 # A longer line is refused unread: no command is that long.
 _LONGEST_LINE: Final = 8 * 1024 * 1024
 

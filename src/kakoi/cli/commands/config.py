@@ -11,10 +11,11 @@ import click
 from kakoi._support.redact import redact
 from kakoi._support.text import shown
 from kakoi.cli.group import CommandGroup, help_end
-from kakoi.cli.io.report import print_message
+from kakoi.cli.io.messages import print_message
 from kakoi.cli.options import existing_directory, policy_options, target_from
 from kakoi.errors import ConfigurationError
-from kakoi.settings.loader import ORCHESTRATOR_FILE, PROJECT_FILES, LoadedSettings, user_file
+from kakoi.settings.files import ORCHESTRATOR_FILE, PROJECT_FILES, user_file
+from kakoi.settings.loader import LoadedSettings
 from kakoi.settings.model import defaults, section_docs, settings_table, value_at
 from kakoi.settings.shell_security import find_feature_off, find_security
 from kakoi.settings.tasks import DESIGNED_SERVER_IS_OURS
@@ -86,7 +87,7 @@ def init(*, workspace: str, project: bool, as_json: bool) -> None:
         path = Path(workspace, PROJECT_FILES[1])
         existing = [each for name in PROJECT_FILES if (each := Path(workspace, name)).exists()]
     else:
-        path = user_file(os.environ)
+        path = Path(user_file(os.environ))
         existing = [path] if path.exists() else []
     if existing:
         raise ConfigurationError(f"{existing[0]} already exists", hint="kakoi config show --origin")
@@ -130,7 +131,7 @@ def schema(*, project: bool) -> None:
 
 
 def _files(workspace: str) -> Iterator[tuple[str, Path]]:
-    yield "your own settings", user_file(os.environ)
+    yield "your own settings", Path(user_file(os.environ))
     security = find_security(os.environ, workspace)
     yield "your own rules for the profile `shell`", security.used or security.place
     if (off_by := find_feature_off(os.environ)) is not None:

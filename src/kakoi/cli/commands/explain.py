@@ -11,7 +11,7 @@ import click
 from kakoi._support.text import shown
 from kakoi.cli.explanations import Explanation, explanations
 from kakoi.cli.group import help_end
-from kakoi.cli.io.report import print_message
+from kakoi.cli.io.messages import print_message
 from kakoi.cli.options import policy_options, target_from
 from kakoi.errors import ConfigurationError
 from kakoi.policy.rules import Policy

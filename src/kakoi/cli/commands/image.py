@@ -15,7 +15,7 @@ from kakoi.backends.docker.arguments import IMAGE
 from kakoi.backends.docker.engine import Engine
 from kakoi.backends.select import engine_environment
 from kakoi.cli.group import CommandGroup, help_end
-from kakoi.cli.io.report import print_message
+from kakoi.cli.io.messages import print_message
 from kakoi.errors import ConfigurationError
 from kakoi.images.build import Builder, BuildSpec, find_sources
 from kakoi.images.check import CheckOutcome, ImageCheck, check_image, list_images

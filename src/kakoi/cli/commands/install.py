@@ -14,7 +14,8 @@ from kakoi.backends.docker.engine import Engine
 from kakoi.backends.select import engine_environment
 from kakoi.cli.group import help_end
 from kakoi.cli.io.approval import Approval
-from kakoi.cli.io.report import enable_log_messages, print_message
+from kakoi.cli.io.messages import print_message
+from kakoi.cli.io.report import enable_log_messages
 from kakoi.cli.options import (
     RunTarget,
     package_options,
@@ -126,7 +127,7 @@ async def _install_all(
 
 async def _record(target: RunTarget, refusal: Decision) -> None:
     await asyncio.to_thread(
-        record_verdict, refusal, target.audit_file, cwd=target.directory, session=""
+        record_verdict, refusal, target.settings.audit.file, cwd=target.directory, session=""
     )
 
 

@@ -12,7 +12,7 @@ from kakoi.agents.command_prompt import (
     with_command_executor,
 )
 from kakoi.cli.group import help_end
-from kakoi.cli.io.report import print_message
+from kakoi.cli.io.messages import print_message
 from kakoi.cli.options import policy_options, target_from
 from kakoi.errors import ConfigurationError
 from kakoi.settings.tasks import EXECUTOR_IS_OFF, HOW_TO_ENABLE

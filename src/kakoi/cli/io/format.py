@@ -2,13 +2,13 @@
 
 from typing import Final
 
-import click
-
 from kakoi.policy import explanation
 from kakoi.policy.decide import Decision
 from kakoi.policy.rules import Verdict
 
-_COLORS: Final = {Verdict.ALLOW: "green", Verdict.ASK: "yellow", Verdict.DENY: "red"}
+EXIT_STATUS: Final = {Verdict.ALLOW: 0, Verdict.ASK: 3, Verdict.DENY: 126}
+# Green, yellow and red, each in bold.
+_COLORS: Final = {Verdict.ALLOW: 32, Verdict.ASK: 33, Verdict.DENY: 31}
 # Seconds per unit, smallest first.
 TIME_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -21,7 +21,7 @@ def format_decision(decision: Decision, *, color: bool) -> str:
 
 
 def _paint(text: str, verdict: Verdict) -> str:
-    return click.style(text, fg=_COLORS[verdict], bold=True)
+    return f"\x1b[{_COLORS[verdict]}m\x1b[1m{text}\x1b[0m"
 
 
 def format_age(seconds: float) -> str:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kakoi._support.text import shown
 from kakoi.backends.adapter import LimitReport, Limits
 from kakoi.channel.api import MIB, Command
 from kakoi.cli.io.format import format_decision
+from kakoi.cli.io.messages import print_message
 from kakoi.cli.io.streams import stderr_has_color, write_stderr
 from kakoi.errors import KakoiError
 from kakoi.policy.decide import Decision
@@ -24,22 +24,9 @@ _SIGNALS: Final = {
 _MOST_BLOCKED: Final = 5
 
 
-def print_message(text: str, *, hint: str = "") -> None:
-    """Print a message of kakoi's on stderr; dropped if stderr is closed."""
-    lines = [f"kakoi: {shown(text)}", *([f"  hint: {shown(hint)}"] if hint else [])]
-    write_stderr("\n".join(lines) + "\n")
-
-
 def print_decision(decision: Decision) -> None:
     """Print why the policy refused, as `kakoi check` does, on stderr."""
     write_stderr(format_decision(decision, color=stderr_has_color()) + "\n")
-
-
-def print_error(error: KakoiError) -> None:
-    """Print the error, its hint, and the next command to type."""
-    more = "" if "`kakoi " in error.hint else f"  next: kakoi explain {error.code}\n"
-    print_message(str(error), hint=error.hint)
-    write_stderr(more)
 
 
 class MessageHandler(logging.Handler):

@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from kakoi._support.late import pattern
 from kakoi.policy.effects.programs import Effect, Invocation
 from kakoi.policy.judging.command_words import program_name
 from kakoi.policy.judging.decision import Report
@@ -16,9 +17,9 @@ DOWNLOADERS = frozenset("curl wget aria2c http https fetch lynx w3m ftp scp nc".
 
 # Stands for the previous value of PATH in a new one.
 OLD_PATH: Final = "\x01"
-_SYSTEM_PROGRAM: Final = re.compile(r"/(?:usr/(?:local/)?)?s?bin/|/opt/")
+_SYSTEM_PROGRAM: Final = pattern(r"/(?:usr/(?:local/)?)?s?bin/|/opt/")
 # Where the system and the user's package managers keep programs.
-_PROGRAM_FOLDER: Final = re.compile(
+_PROGRAM_FOLDER: Final = pattern(
     r"(?:/usr(?:/local)?|/opt|/snap|/nix)/(?!.*\.\.)[^\0]*|/s?bin"
     r"|(?:/home/[^/]+|/root)/(?:\.local|\.cargo|\.rustup|go|\.bun|\.deno|\.nvm|\.npm-global|\.yarn|\.volta"
     r"|\.poetry|\.pixi|\.pyenv|\.rbenv|\.dotnet|\.elan|\.ghcup|\.opam|\.juliaup|\.sdkman"

@@ -31,7 +31,7 @@ class InterpreterInput:
 
 
 # How code builds a name that is not in its text.
-_PIECES: Final = re.compile(
+_PIECES: Final = pattern(
     r"\\\\?(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F{]|[0-7]{3})|\bchr\s*\(|fromCharCode|b64decode|base64|fromhex|unhexlify"
     r"|decode\s*\(\s*['\"](?!utf|ascii|latin)|\[::-1\]|\bgetattr\b|(?<!\.)\beval\b|\bexec\s*\(|(?<!re\.)\bcompile\s*\("
     r"|__import__|__builtins__|globals\s*\(|const_get|constructor|\bFunction\s*\(|\batob\b|rot_?13|_load\s*\("

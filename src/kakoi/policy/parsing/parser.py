@@ -10,10 +10,10 @@ bash on plain words only.
 """
 
 import json
+import os
 import re
 import sys
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 from kakoi._support.late import dataclass, pattern
@@ -190,9 +190,9 @@ def _run_shfmt_cached(text: str, language: str) -> Script | Unreadable:
 @lru_cache(maxsize=1)
 def parser_path() -> str:
     """Return the path of the shfmt that was installed with kakoi, never of one on PATH."""
-    beside = Path(sys.executable).parent / "shfmt"
-    if beside.is_file():
-        return str(beside)
+    beside = os.path.join(os.path.dirname(sys.executable), "shfmt")
+    if os.path.isfile(beside):
+        return beside
     # Only if it is not in the usual folder: this import takes longer than a decision.
     from importlib import metadata
 
@@ -201,9 +201,9 @@ def parser_path() -> str:
     except metadata.PackageNotFoundError:
         files = []
     for file in files:
-        located = Path(str(file.locate())).resolve()
-        if located.name == "shfmt" and located.is_file():
-            return str(located)
+        located = os.path.realpath(str(file.locate()))
+        if os.path.basename(located) == "shfmt" and os.path.isfile(located):
+            return located
     raise ConfigurationError(
         "the shell parser shfmt is not installed, so no command can be judged",
         hint="install it with: pip install shfmt-py",

@@ -227,14 +227,14 @@ _STARTS: Final = {
 }
 
 
-DROPS: Final = re.compile(
+DROPS: Final = pattern(
     r"(?i)\b(?:drop|truncate|flushall|flushdb|shutdown)\b|\bdelete\s+from\b(?!.*\bwhere\b)"
 )
 
 
 def client_reader(kind: str) -> Reader:
     """Return a reader for a program with commands of its own, on its input as well."""
-    starts = re.compile(_STARTS[kind])
+    starts = pattern(_STARTS[kind])
 
     def read(invocation: Invocation) -> list[Effect]:
         arguments = invocation.arguments
@@ -271,7 +271,7 @@ def read_ffmpeg(invocation: Invocation) -> list[Effect]:
     return found
 
 
-_PROTOCOL: Final = re.compile(r"(?:(?:file|concat|cache|async|subfile|crypto|data)[:,])*")
+_PROTOCOL: Final = pattern(r"(?:(?:file|concat|cache|async|subfile|crypto|data)[:,])*")
 
 
 def read_hosts(invocation: Invocation) -> list[Effect]:

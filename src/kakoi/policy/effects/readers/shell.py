@@ -206,7 +206,7 @@ def read_find(invocation: Invocation) -> list[Effect]:
     return found + [Effect("reads", start) for start in starts]
 
 
-_FINDS_GENERATED: Final = re.compile(
+_FINDS_GENERATED: Final = pattern(
     r"(?:(?![-(!/~])(?!\S*\.\.)\S+ )*(?:-(?:maxdepth|mindepth) \d+ |-type [fd] )*"
     r"-i?name "
     r"(?:\*\.py[co]|\*\.(?:o|class|orig|rej|swp)|\*~|__pycache__|\.DS_Store)(?: -type [fd])?"

@@ -1,0 +1,18 @@
+"""Messages and errors of kakoi for people, on stderr."""
+
+from kakoi._support.text import shown
+from kakoi.cli.io.streams import write_stderr
+from kakoi.errors import KakoiError
+
+
+def print_message(text: str, *, hint: str = "") -> None:
+    """Print a message of kakoi's on stderr; dropped if stderr is closed."""
+    lines = [f"kakoi: {shown(text)}", *([f"  hint: {shown(hint)}"] if hint else [])]
+    write_stderr("\n".join(lines) + "\n")
+
+
+def print_error(error: KakoiError) -> None:
+    """Print the error, its hint, and the next command to type."""
+    more = "" if "`kakoi " in error.hint else f"  next: kakoi explain {error.code}\n"
+    print_message(str(error), hint=error.hint)
+    write_stderr(more)
