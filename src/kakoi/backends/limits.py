@@ -8,7 +8,6 @@ per-process limits (rlimits) take its place, as far as they go.
 import contextlib
 import errno
 import os
-import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
@@ -229,7 +228,7 @@ def make_group(limits: Limits, *, root: Path = Path("/")) -> ControlGroup | None
 
     `root`: the root of the file system, for tests.
     """
-    name = f"kakoi-{os.getpid()}-{secrets.token_hex(4)}"
+    name = f"kakoi-{os.getpid()}-{os.urandom(4).hex()}"
     made: dict[Path, int] = {}
     kept: set[str] = set()
     counter = ""

@@ -1,7 +1,7 @@
 """Commands, jobs and files of a sandbox: the values, and the protocols to run and use them."""
 
+import os
 import re
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
@@ -35,7 +35,7 @@ def check_type(what: str, value: object, *types: type) -> None:
 
 def new_id() -> str:
     """Return a random id for a command."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,17 @@ class LazyGroup(CommandGroup):
         found: click.Command = import_module(f"{self._package}.{cmd_name}").command
         return found
 
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list["click.shell_completion.CompletionItem"]:
+        from click.shell_completion import CompletionItem
+
+        texts = {name: text for part in self._sections.values() for name, text in part.items()}
+        names = [name for name in texts if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=texts[name]) for name in names]
+        # Not the group's own way, which imports each subcommand to ask it for its help.
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.list_commands(ctx)))
         for title, commands in self._sections.items():

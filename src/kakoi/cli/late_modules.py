@@ -9,21 +9,15 @@ import sys
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
-from types import ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, cast
 
-# Of these, click, asyncio, logging, dataclasses and pathlib read nothing else while imported.
+# Others import these and, while they are imported themselves, read nothing else of them.
 _NAMES: Final = frozenset(
-    {
-        "asyncio.sslproto",
-        "inspect",
-        "linecache",
-        "ntpath",
-        "platform",
-        "ssl",
-        "traceback",
-        "urllib.parse",
-    }
+    (
+        "asyncio.sslproto csv glob inspect linecache ntpath platform secrets shutil ssl tempfile "
+        "traceback urllib.parse"
+    ).split()
 )
 _lock: Final = RLock()
 
@@ -65,9 +59,12 @@ class _LateModule(ModuleType):
     """A module without content until an attribute is read."""
 
     def __getattr__(self, name: str) -> Any:
-        known = _KNOWN.get(f"{self.__name__}.{name}")
+        full_name = f"{self.__name__}.{name}"
+        known = _KNOWN.get(full_name)
         if known is not None:
             return known
+        if full_name == "ssl.SSLSocket" and _is_for_asyncio(sys._getframe(1)):
+            return _NoSocket
         with _lock:  # Another thread waits until it is whole.
             loader = self.__dict__.pop("_waiting", None)
             if loader is not None:
@@ -76,9 +73,36 @@ class _LateModule(ModuleType):
         return ModuleType.__getattribute__(self, name)
 
 
+class _NoSocket:
+    """What asyncio gets for `ssl.SSLSocket`, to ask if a socket is one: none is without `ssl`."""
+
+
+def _is_for_asyncio(caller: FrameType) -> bool:
+    return str(caller.f_globals.get("__name__")).startswith("asyncio.")
+
+
 def _system() -> str:
     """Return what `platform.system` returns."""
     return os.uname().sysname
+
+
+def _machine() -> str:
+    """Return what `platform.machine` returns."""
+    return os.uname().machine
+
+
+def _isfunction(value: object) -> bool:
+    """Return what `inspect.isfunction` returns."""
+    return isinstance(value, FunctionType)
+
+
+def _unwrap(function: Any) -> Any:
+    """Return what `inspect.unwrap` returns."""
+    if not hasattr(function, "__wrapped__"):
+        return function
+    from inspect import signature  # noqa: F401 - loads the module
+
+    return sys.modules["inspect"].unwrap(function)
 
 
 def _cleandoc(text: str) -> str:
@@ -96,9 +120,12 @@ def _quote_from_bytes(data: bytes, safe: str | bytes = "/") -> str:
     return quote(data, safe)
 
 
-# What click, `uuid`, which click imports, and `pathlib` use of these modules in every process.
+# What click, `uuid`, `pathlib` and asyncio use of these modules in every process.
 _KNOWN: Final[Mapping[str, Any]] = {
     "inspect.cleandoc": _cleandoc,
+    "inspect.isfunction": _isfunction,
+    "inspect.unwrap": _unwrap,
+    "platform.machine": _machine,
     "platform.system": _system,
     "urllib.parse.quote_from_bytes": _quote_from_bytes,
 }

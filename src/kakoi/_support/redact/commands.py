@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from kakoi._support.late import dataclass, pattern
-from kakoi._support.redact.names import REDACTED, is_reference
+from kakoi._support.redact.names import REDACTED, holds_any, is_reference
 
 # In a shell, or in a printed list of words: ["-p", "X"].
 _GAP: Final = r"""(?:[ \t=]+|["'],[ \t]*(?=["']))"""
@@ -197,7 +197,12 @@ def _commands(text: str) -> Iterator[re.Match[str]]:
 
 def without_arguments(text: str) -> str:
     """Return the text without command arguments that are secrets."""
-    text = _HERE.sub(_piped, _PIPED.sub(_piped, text))
+    if "|" in text:
+        text = _PIPED.sub(_piped, text)
+    if "<<<" in text:
+        text = _HERE.sub(_piped, text)
+    if not holds_any(text, *_by_name()):
+        return text
     kept: list[str] = []
     done = 0
     commands = _commands(text)

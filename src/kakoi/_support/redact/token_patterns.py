@@ -5,7 +5,7 @@ import binascii
 import re
 
 from kakoi._support.late import pattern
-from kakoi._support.redact.names import REDACTED, is_reference, is_secret_name
+from kakoi._support.redact.names import REDACTED, holds_any, is_reference, is_secret_name
 
 _PRIVATE_KEY = pattern(
     r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)"
@@ -67,6 +67,7 @@ _STATED = pattern(
     ("[^"\n]{1,256}"|'[^'\n]{1,256}'|[^\s"';@]+)""",
     re.VERBOSE | re.MULTILINE,
 )
+_STATED_WORDS = ("identified", "pass", "masterauth", "pwd", "pserver", "ext")
 _SET = pattern(
     r"""(\b(?:set(?:[ \t]+-[a-zA-Z]{1,4}|[ \t]+--(?:export|global|universal)){1,3}|setenv)[ \t]+
     ([A-Za-z_]\w{0,80})[ \t]+)("[^"\n]{1,256}"|'[^'\n]{1,256}'|[^\s"';&|]+)""",
@@ -79,22 +80,35 @@ _NETRC = pattern(r"(login\s{1,8}\S{1,128}\s{1,8}password\s{1,8})\S+")
 
 def without_tokens(text: str) -> str:
     """Return the text without private keys, known kinds of tokens, and secrets in URLs."""
-    text = _PRIVATE_KEY.sub(_private_key, text)
-    text = _BOT.sub(lambda found: found[0][: found.start(1) - found.start()] + REDACTED, text)
-    text = _TELEGRAM.sub(lambda found: (found[1] or "") + REDACTED, text)
-    text = _SIGNED.sub(rf"\1{REDACTED}", text)
-    text = _URL_USER.sub(_url_user, text)
+    if "PRIVATE KEY" in text:
+        text = _PRIVATE_KEY.sub(_private_key, text)
+    if holds_any(text, "hook", "maker.ifttt.com", "/open-apis/bot/", "chat.googleapis.com"):
+        text = _BOT.sub(lambda found: found[0][: found.start(1) - found.start()] + REDACTED, text)
+    if ":" in text:
+        text = _TELEGRAM.sub(lambda found: (found[1] or "") + REDACTED, text)
+    if "sig=" in text:
+        text = _SIGNED.sub(rf"\1{REDACTED}", text)
+    if "@" in text:
+        text = _URL_USER.sub(_url_user, text)
     return _LONG_RUN.sub(_tokens, text)
 
 
 def without_schemes(text: str) -> str:
     """Return the text without secrets after what only stands before secrets: `Bearer`, in SQL."""
-    text = _STATED.sub(_stated, text)
-    text = _SET.sub(lambda found: _stated(found) if is_secret_name(found[2]) else found[0], text)
-    text = _DOCKER.sub(_scheme, text)
-    text = _SCHEME.sub(_scheme, text)
-    text = _ELEMENT.sub(_element, text)
-    return _NETRC.sub(rf"\1{REDACTED}", text)
+    # Without regard to case, where a letter outside of ASCII can stand for one inside.
+    if not text.isascii() or holds_any(text.lower(), *_STATED_WORDS):
+        text = _STATED.sub(_stated, text)
+    if "set" in text:
+        text = _SET.sub(
+            lambda found: _stated(found) if is_secret_name(found[2]) else found[0], text
+        )
+    if "auth" in text:
+        text = _DOCKER.sub(_scheme, text)
+    if holds_any(text, "earer", "EARER", "asic", "ASIC"):
+        text = _SCHEME.sub(_scheme, text)
+    if "</" in text:
+        text = _ELEMENT.sub(_element, text)
+    return _NETRC.sub(rf"\1{REDACTED}", text) if "login" in text else text
 
 
 def _private_key(found: re.Match[str]) -> str:
@@ -129,6 +143,10 @@ def _stated(found: re.Match[str]) -> str:
     if is_reference(value.strip("\"'")):
         return found[0]
     return f"{found[0].removesuffix(value)}{quote}{REDACTED}{quote}"
+
+
+def _set(found: re.Match[str]) -> str:
+    return _stated(found) if is_secret_name(found[2]) else found[0]
 
 
 def _scheme(found: re.Match[str]) -> str:
@@ -192,6 +210,8 @@ _PROSE = pattern(r"[a-z]+[,.]?[ \t]+[A-Za-z]")
 
 def without_pairs(text: str) -> str:
     """Return the text without the values of names that hold secrets."""
+    if not holds_any(text, ":", "=", "%3", "-"):
+        return text
     kept: list[str] = []
     done = position = 0
     while found := _NAME.search(text, position):
