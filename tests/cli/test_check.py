@@ -217,6 +217,26 @@ kakoi.cli.main()
         assert f"'{heavy}'" not in out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ls"],
+        ["ls", "-la"],
+        ["git push --force"],
+        ["git", "commit", "-m", "a b"],
+        ["rm -rf /; ls"],
+        ["make -j4", "-x"],
+        ["ls", "--json"],
+        ["echo 'open"],
+        ["caf\u00e9 \udcff"],
+        [""],
+        [" "],
+    ],
+)
+def test_a_call_without_options_is_answered_as_one_with_options(words: list[str]) -> None:
+    assert kakoi("check", *words) == kakoi("check", "--workspace", ".", *words)
+
+
 def test_judging_loads_nothing_that_runs_commands() -> None:
     code = """
 import atexit, sys

@@ -431,3 +431,38 @@ def test_the_open_profile_refuses_nothing_and_leaves_the_host_to_the_client(home
         assert told["permissionDecision"] == "allow"
         assert kakoi_words(told["updatedInput"]["command"])[-1] == command
     assert answer(home, "# nothing")["permissionDecision"] == "deny"
+
+
+@pytest.mark.extended("repetition: single calls are tried in the default tier")
+@pytest.mark.slow("starts two hundred processes")
+def test_two_hundred_hooks_at_once_lose_no_verdict_and_no_record(home: Home) -> None:
+    expected = {"ls -la": "", "git commit -m x": "ask", "sudo id": "deny", "echo 'open": "deny"}
+    commands = list(expected) * 50
+    started = []
+    for number, command in enumerate(commands):
+        process = subprocess.Popen(
+            HOOK,
+            cwd=home.project,
+            env=home.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(event(home, command, session_id=f"s{number}")).encode())
+        process.stdin.flush()
+        started.append(process)
+    # They have started, and wait for the end of what they read.
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+    for command, process in zip(commands, started, strict=True):
+        out, err = process.communicate(timeout=240)
+        assert (process.returncode, err) == (0, b"")
+        told = json.loads(out)["hookSpecificOutput"]["permissionDecision"] if out else ""
+        assert told == expected[command]
+    records = list(read(home.root / "audit.jsonl"))
+    wanted = [(f"claude-code:s{number}", command) for number, command in enumerate(commands)]
+    assert sorted((each.session, each.command) for each in records) == sorted(wanted)
+    assert verify(home.root / "audit.jsonl").ok

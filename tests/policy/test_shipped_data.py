@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,7 +68,7 @@ def test_a_damaged_cache_is_ignored_and_replaced(cache: Path, damage: str) -> No
     assert file.read_bytes() == whole
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o606, 0o622])
+@pytest.mark.parametrize("mode", [0o640, 0o606, 0o622, 0o666])
 def test_a_cache_that_others_could_read_or_write_is_ignored_and_replaced(
     cache: Path, mode: int
 ) -> None:
@@ -106,6 +108,49 @@ def test_a_folder_that_cannot_be_made_is_not_needed(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
     assert "rm" in load_data(FOLDER)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_folder_in_place_of_the_cache_is_left_alone(cache: Path, is_empty: bool) -> None:
+    right = load_data(FOLDER)
+    file = only_file(cache)
+    file.unlink()
+    file.mkdir(mode=0o700)
+    if not is_empty:
+        (file / "kept").touch()
+    assert load_data(FOLDER) == right
+    assert list(cache.iterdir()) == [file]
+
+
+def test_a_cache_that_cannot_be_written_is_not_needed(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    (cache.parent / "policy").chmod(0o500)
+    right = load_data(FOLDER)
+    assert load_data(FOLDER) == right
+    assert os.geteuid() == 0 or not list(cache.iterdir())
+
+
+def test_two_commands_that_write_the_cache_at_once_leave_it_whole(tmp_path: Path) -> None:
+    """Both find a cache that another version left half-written."""
+    cache = tmp_path / "kakoi" / "policy"
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    argv = [sys.executable, "-m", "kakoi", "check", "rm -rf /"]
+
+    def answers(count: int) -> set[tuple[int, bytes]]:
+        started = [
+            subprocess.Popen(argv, cwd=tmp_path, env=environ, stdout=subprocess.PIPE)
+            for _ in range(count)
+        ]
+        told = {(each.communicate(timeout=60)[0], each.returncode) for each in started}
+        return {(status, out) for out, status in told}
+
+    ((status, _),) = first = answers(1)
+    assert status == 126
+    whole = {each: each.read_bytes() for each in cache.iterdir()}
+    for each, content in whole.items():
+        each.write_bytes(content[: len(content) // 2])
+    assert answers(2) == first
+    assert {each: each.read_bytes() for each in cache.iterdir()} == whole
 
 
 def test_old_versions_of_the_cache_do_not_pile_up(cache: Path) -> None:

@@ -84,11 +84,12 @@ def _read(path: str) -> dict[str, Any] | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
+    status = os.fstat(fd)
+    is_private = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+    if not (stat.S_ISREG(status.st_mode) and is_private and status.st_nlink == 1):
+        os.close(fd)
+        return None
     with open(fd, "rb") as file:
-        status = os.fstat(fd)
-        is_private = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
-        if not (stat.S_ISREG(status.st_mode) and is_private and status.st_nlink == 1):
-            return None
         digest, _, body = file.read(_MOST_BYTES).partition(b"\n")
     if digest != _digest(body):
         return None

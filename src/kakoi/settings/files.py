@@ -11,6 +11,8 @@ PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")
 ORCHESTRATOR_FILE: Final = "orch.yml"
 # How the names of variables begin that set something. A test compares them with the model.
 _VARIABLES: Final = ("KAKOI_", "EXECUTOR_", "COMMAND_EXECUTOR_", "INSTALL_")
+# No verdict depends on it, and the log reads it itself. Only `~` is left to the settings.
+_AUDIT_FILE: Final = "KAKOI_AUDIT_FILE"
 
 
 def user_file(environ: Mapping[str, str]) -> str:
@@ -19,9 +21,13 @@ def user_file(environ: Mapping[str, str]) -> str:
 
 
 def is_anything_set(workspace: str, environ: Mapping[str, str]) -> bool:
-    """Whether a file or a variable could change a setting. False: all of them are the defaults."""
-    if any(name.startswith(_VARIABLES) and value for name, value in environ.items()):
-        return True
+    """Whether a file or a variable could change what a verdict depends on, or break the settings.
+
+    False: these settings are the defaults.
+    """
+    for name, value in environ.items():
+        if name.startswith(_VARIABLES) and value and (name != _AUDIT_FILE or value[0] == "~"):
+            return True
     names = (*PROJECT_FILES, ORCHESTRATOR_FILE)
     paths = [user_file(environ), *(os.path.join(workspace, name) for name in names)]
     return not all(map(_is_absent, paths))
