@@ -41,6 +41,41 @@ def test_what_is_answered_without_loading_is_what_the_library_answers(text: str)
     assert printed == "True module\n"
 
 
+def test_functions_that_are_known_without_loading_give_what_the_library_gives() -> None:
+    printed = run("""
+        import functools, inspect, platform
+        from pathlib import Path
+        @functools.wraps(len)
+        def wrapped(): pass
+        values = [len, print, (lambda: 0), wrapped, Path, 1]
+        early = [inspect.isfunction(each) for each in values], platform.machine()
+        uri = Path("/a b/\u00e9").as_uri()
+        plain = inspect.unwrap(print) is print and type(inspect).__name__
+        late = inspect.unwrap(wrapped) is len
+        inspect.signature, platform.node
+        again = [inspect.isfunction(each) for each in values], platform.machine()
+        print(plain, late, early == again, uri)
+    """)
+    assert printed == "_LateModule True True file:///a%20b/%C3%A9\n"
+
+
+def test_only_asyncio_takes_a_stand_in_for_the_sockets_of_ssl() -> None:
+    printed = run("""
+        import asyncio, socket, ssl
+        from asyncio import base_events
+        with socket.socket() as plain:
+            base_events._check_ssl_socket(plain)
+        is_late = type(ssl).__name__
+        from ssl import SSLSocket
+        with ssl.create_default_context().wrap_socket(socket.socket(), server_hostname="x") as secret:
+            try:
+                base_events._check_ssl_socket(secret)
+            except TypeError as error:
+                print(is_late, SSLSocket.__module__, error)
+    """)
+    assert printed == "_LateModule ssl Socket cannot be of type SSLSocket\n"
+
+
 def test_threads_that_use_a_module_at_once_all_see_it_whole() -> None:
     printed = run("""
         from concurrent.futures import ThreadPoolExecutor

@@ -16,7 +16,8 @@ from kakoi.errors import ConfigurationError
 from kakoi.policy.decide import decide
 from kakoi.policy.rules import Verdict
 from kakoi.sandbox.from_settings import sandbox_from
-from kakoi.settings.loader import load_settings, project_file, user_file, with_project
+from kakoi.settings.files import user_file
+from kakoi.settings.loader import load_settings, project_file, with_project
 from kakoi.settings.model import PolicySettings, Settings, defaults, settings_table, value_at
 from kakoi.settings.policy import policy_from
 from kakoi.settings.schema import json_schema
@@ -356,9 +357,9 @@ def test_a_path_of_a_call_that_does_not_exist_is_an_error(sources: Sources) -> N
 
 
 def test_the_users_file_is_where_the_xdg_specification_wants_it() -> None:
-    assert user_file({"KAKOI_CONFIG": "/c"}) == Path("/c")
-    assert user_file({"XDG_CONFIG_HOME": "/x", "HOME": "/h"}) == Path("/x/kakoi/config.yaml")
-    assert user_file({"XDG_CONFIG_HOME": "x", "HOME": "/h"}) == Path("/h/.config/kakoi/config.yaml")
+    assert user_file({"KAKOI_CONFIG": "/c"}) == "/c"
+    assert user_file({"XDG_CONFIG_HOME": "/x", "HOME": "/h"}) == "/x/kakoi/config.yaml"
+    assert user_file({"XDG_CONFIG_HOME": "x", "HOME": "/h"}) == "/h/.config/kakoi/config.yaml"
 
 
 def test_a_file_that_was_named_has_to_be_there(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 # Others import these and, while they are imported themselves, read nothing else of them.
 _NAMES: Final = frozenset(
     (
-        "asyncio.sslproto csv glob inspect linecache ntpath platform secrets shutil ssl tempfile "
-        "traceback urllib.parse"
+        "asyncio.sslproto base64 csv glob inspect ipaddress linecache ntpath platform secrets "
+        "shutil socket ssl tempfile traceback urllib.parse uuid"
     ).split()
 )
 _lock: Final = RLock()
