@@ -22,13 +22,12 @@ from kakoi.backends.settings import (
     confines,
 )
 from kakoi.errors import ConfigurationError
-from kakoi.policy.rules import Policy
 from kakoi.settings.loader import LoadedSettings, load_settings
 from kakoi.settings.model import Settings, defaults, settings_table
-from kakoi.settings.policy import policy_from
 
 if TYPE_CHECKING:
     from kakoi.gate import Approver
+    from kakoi.policy.rules import Policy
     from kakoi.sandbox.options import SandboxOptions
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
@@ -98,7 +97,7 @@ class RunTarget:
         """The sandboxes that `auto` must not choose."""
         return [name for name in (*NAMES, CONFINED_HOST) if self._objection(name)]
 
-    def sandbox_options(self, policy: Policy, *, approve: "Approver | None") -> "SandboxOptions":
+    def sandbox_options(self, policy: "Policy", *, approve: "Approver | None") -> "SandboxOptions":
         """What the sandbox is opened with."""
         from kakoi.sandbox.options import SandboxOptions
 
@@ -112,11 +111,13 @@ class RunTarget:
             concurrency=self.settings.execution.concurrency,
         )
 
-    def policy(self, *, allow: Sequence[str] = (), rooted: bool = True) -> Policy:
+    def policy(self, *, allow: Sequence[str] = (), rooted: bool = True) -> "Policy":
         """The policy; `allow` adds programs.
 
         `rooted`: writes are allowed in the workspace only, else wherever the command starts.
         """
+        from kakoi.settings.policy import policy_from
+
         settings = self.settings.policy
         if allow:
             settings = replace(settings, additional=(*settings.additional, *allow))

@@ -2,15 +2,12 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -18,8 +15,9 @@ from kakoi._support.late import dataclass
 from kakoi.backends.adapter import LimitReport, Limits, SandboxAdapter, with_availability_hint
 from kakoi.backends.workspace import is_within
 from kakoi.channel.api import Command
+from kakoi.cli.forwarding_command import FAILED
 from kakoi.cli.io.approval import Approval
-from kakoi.cli.io.messages import print_error, print_message
+from kakoi.cli.io.messages import print_error, print_json, print_message
 from kakoi.cli.io.passthrough import TerminalInput, pass_through
 from kakoi.cli.io.report import (
     describe_end,
@@ -44,57 +42,10 @@ from kakoi.results import ExecutionResult, Reason
 from kakoi.sandbox.doors import sandbox_for
 
 _log = logging.getLogger(__name__)
-FAILED: Final = 125
 REFUSED: Final = 126
 NOT_FOUND: Final = 127
 # These sandboxes take no input, and give the output only when the command has ended.
 _WITHOUT_CHANNEL: Final = ("container-use",)
-
-quiet_option: Final = click.option(
-    "-q", "--quiet", is_flag=True, help="Print only kakoi's warnings and errors."
-)
-verbose_option: Final = click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    help="Print the decision, the sandbox and why it was chosen, the limits, and timings.",
-)
-
-
-class _UsageError(click.UsageError):
-    exit_code = FAILED
-
-
-class ForwardingCommand(click.Command):
-    """A click command that forwards exit codes: its own failures are 125, others the command's."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        try:
-            return super().make_context(info_name, args, parent, **extra)
-        except click.UsageError as error:
-            raise _UsageError(error.format_message(), error.ctx) from error
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except click.UsageError as error:
-            raise _UsageError(error.format_message(), error.ctx) from error
-        except (click.exceptions.Exit, click.Abort):
-            raise
-        except KakoiError as error:
-            if ctx.params.get("as_json"):
-                _print_json(failure_as_dict(error, FAILED, "failed", None))
-            else:
-                print_error(error)
-        except Exception:  # A bug in kakoi must not look like the command's exit code.
-            traceback.print_exc()
-        sys.exit(FAILED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +143,7 @@ class CommandSession:
     ) -> None:
         _log.info("%s", describe_usage(result))
         if self.as_json:
-            _print_json(result_as_dict(result, sandbox, holding))
+            print_json(result_as_dict(result, sandbox, holding))
         elif not self.quiet:
             print_blocked_connections(result, remedy=self.remedy)
             if text := describe_end(result, command):
@@ -212,7 +163,7 @@ class CommandSession:
     def _report_interruption(self, number: int) -> int:
         text = describe_interruption(number)
         if self.as_json:
-            _print_json({"exit_code": 128 + number, "reason": "cancelled", "error": text})
+            print_json({"exit_code": 128 + number, "reason": "cancelled", "error": text})
         elif not self.quiet:
             print_message(text)
         return 128 + number
@@ -226,7 +177,7 @@ class CommandSession:
             status, reason, decision = FAILED, "failed", None
         refusal = decision if isinstance(decision, Decision) else None
         if self.as_json:
-            _print_json(failure_as_dict(error, status, reason, refusal))
+            print_json(failure_as_dict(error, status, reason, refusal))
         elif not self.quiet or status == FAILED:
             self._print_failure(error, refusal)
         return status
@@ -250,8 +201,3 @@ class CommandSession:
 
 def _name_and_limits(sandbox: SandboxAdapter | None) -> tuple[str, LimitReport]:
     return ("", LimitReport()) if sandbox is None else (sandbox.name, sandbox.limit_report)
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    with contextlib.suppress(OutputClosed):
-        write_all(1, json.dumps(value, indent=2).encode("ascii") + b"\n")

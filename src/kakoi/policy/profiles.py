@@ -10,7 +10,6 @@ from kakoi._support.fields import FLAG, TEXTS, described
 from kakoi._support.late import dataclass
 from kakoi._support.parsing import nearest, wrong
 from kakoi.errors import ConfigurationError
-from kakoi.policy.decide import decide
 from kakoi.policy.default_commands import ALIASES, COMMANDS, allowed_commands_text, category_of
 from kakoi.policy.rules import AllowlistEntry, Policy, Rule, Verdict
 from kakoi.policy.shipped_data import load_data
@@ -181,6 +180,8 @@ def prompt_commands(policy: Policy) -> str:
 
 
 def _finds(policy: Policy, rule: Rule, example: str) -> bool:
+    from kakoi.policy.decide import decide  # Only the rules of a user are tried.
+
     return any(finding.rule == rule.id for finding in decide(policy, example).findings)
 
 

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kakoi._support.late import dataclass
-from kakoi.policy.effects.programs import Invocation
+
+if TYPE_CHECKING:
+    from kakoi.policy.effects.programs import Invocation
 
 _LONGEST_MATCHED: Final = 4096
 
@@ -79,7 +81,7 @@ class Rule:
         """Return the verdict; `confined`: a sandbox stands behind the command."""
         return self.confined if confined and self.confined is not None else self.verdict
 
-    def applies_to(self, invocation: Invocation) -> bool:
+    def applies_to(self, invocation: "Invocation") -> bool:
         """Whether the command, its options and its operands match."""
         names = invocation.names
         if self.commands and self.commands.isdisjoint(names):
@@ -96,7 +98,7 @@ class Rule:
             for word in arguments.operands
         )
 
-    def catches(self, effect: str, invocation: Invocation | None) -> bool:
+    def catches(self, effect: str, invocation: "Invocation | None") -> bool:
         """Whether this rule applies to `effect` of `invocation` (None: of the shell itself)."""
         if effect not in self.effects:
             return False
@@ -189,7 +191,7 @@ class Policy:
         named = (*self.entries, *(c for rule in self.rules for c in (*rule.commands, *rule.spares)))
         return frozenset(name.split()[0] for name in named if " " in name)
 
-    def only_shows_itself(self, invocation: Invocation) -> bool:
+    def only_shows_itself(self, invocation: "Invocation") -> bool:
         """`git --version`: its subcommands are on the list and it has none, so it does nothing."""
         return not invocation.subcommand and invocation.program in self.programs_with_subcommands
 

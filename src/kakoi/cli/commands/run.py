@@ -3,16 +3,17 @@
 import os
 import stat
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kakoi.channel.api import Command
+from kakoi.cli.forwarding_command import ForwardingCommand, quiet_option, verbose_option
 from kakoi.cli.group import help_end
-from kakoi.cli.io.approval import Approval
-from kakoi.cli.io.terminal import terminal_size
 from kakoi.cli.options import read_variables, sandbox_options, setting_option, target_from
-from kakoi.cli.session import CommandSession, ForwardingCommand, quiet_option, verbose_option
+
+if TYPE_CHECKING:
+    from kakoi.channel.api import Command
+    from kakoi.cli.session import CommandSession
 
 _SECONDS: Final = click.FloatRange(min=0, min_open=True)
 _HELP_END: Final = help_end(
@@ -111,21 +112,21 @@ def command(
     target = target_from(context)
     stdin = not no_stdin and _has_input(tty=tty)
     execution = target.settings.execution
-    to_run = Command(
+    to_run = _command(
         command=words[0] if len(words) == 1 and not context.meta["kakoi.argv"] else words,
         cwd=None if cwd is None else target.within(cwd),
         env=_terminal_variables(tty=tty) | read_variables(env, os.environ),
         stdin_open=stdin,
-        terminal=terminal_size() if tty else None,
+        tty=tty,
         timeout_s=execution.timeout_seconds,
         idle_timeout_s=idle_timeout,
         max_output_bytes=execution.max_output_size,
         report_shell=cwd_fd is not None,
     )
-    session = CommandSession(
+    session = _session(
         target=target,
         policy=target.policy(allow=allow),
-        approval=Approval(yes=yes),
+        yes=yes,
         stdin=stdin,
         quiet=quiet,
         verbose=verbose,
@@ -133,6 +134,23 @@ def command(
         cwd_fd=cwd_fd,
     )
     sys.exit(session.run([to_run]))
+
+
+# What runs commands is loaded here: the completion of a word does without it.
+
+
+def _command(*, tty: bool, **parts: Any) -> "Command":
+    from kakoi.channel.api import Command
+    from kakoi.cli.io.terminal import terminal_size
+
+    return Command(terminal=terminal_size() if tty else None, **parts)
+
+
+def _session(*, yes: bool, **parts: Any) -> "CommandSession":
+    from kakoi.cli.io.approval import Approval
+    from kakoi.cli.session import CommandSession
+
+    return CommandSession(approval=Approval(yes=yes), **parts)
 
 
 def _has_input(*, tty: bool) -> bool:

@@ -6,11 +6,12 @@ import sys
 import click
 
 from kakoi.channel.api import Command
+from kakoi.cli.forwarding_command import ForwardingCommand, verbose_option
 from kakoi.cli.group import help_end
 from kakoi.cli.io.approval import Approval
 from kakoi.cli.io.terminal import terminal_size
 from kakoi.cli.options import read_variables, sandbox_options, target_from
-from kakoi.cli.session import CommandSession, ForwardingCommand, verbose_option
+from kakoi.cli.session import CommandSession
 from kakoi.policy.rules import AllowlistEntry, Policy
 
 # In this order: not every image has bash.

@@ -1,7 +1,11 @@
-"""Messages and errors of kakoi for people, on stderr."""
+"""Messages and errors of kakoi: for people on stderr, for programs as JSON on stdout."""
+
+import contextlib
+import json
+from collections.abc import Mapping
 
 from kakoi._support.text import shown
-from kakoi.cli.io.streams import write_stderr
+from kakoi.cli.io.streams import OutputClosed, write_all, write_stderr
 from kakoi.errors import KakoiError
 
 
@@ -16,3 +20,9 @@ def print_error(error: KakoiError) -> None:
     more = "" if "`kakoi " in error.hint else f"  next: kakoi explain {error.code}\n"
     print_message(str(error), hint=error.hint)
     write_stderr(more)
+
+
+def print_json(value: Mapping[str, object]) -> None:
+    """Print one object on stdout; dropped if its reader is gone."""
+    with contextlib.suppress(OutputClosed):
+        write_all(1, json.dumps(value, indent=2).encode("ascii") + b"\n")

@@ -12,12 +12,13 @@ from kakoi._support.late import dataclass
 from kakoi.backends.adapter import LimitReport
 from kakoi.backends.docker.checks import read_limit_report
 from kakoi.channel.api import Command
+from kakoi.cli.forwarding_command import ForwardingCommand, quiet_option, verbose_option
 from kakoi.cli.group import help_end
 from kakoi.cli.io.approval import Approval
 from kakoi.cli.io.passthrough import TerminalInput, pass_through
 from kakoi.cli.io.terminal import terminal_size
 from kakoi.cli.options import RunTarget, config_option
-from kakoi.cli.session import CommandSession, ForwardingCommand, quiet_option, verbose_option
+from kakoi.cli.session import CommandSession
 from kakoi.settings.loader import load_settings
 from kakoi.tasks.environments import find_environment
 from kakoi.tasks.from_settings import environment_manager, environment_options
