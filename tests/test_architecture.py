@@ -28,7 +28,7 @@ LAYERS = (
     ("sandbox",),
     ("settings",),
     ("gate",),
-    ("backends",),
+    ("backends", "approvals"),
     ("network", "audit", "overlay"),
     ("channel",),
     ("runner",),

@@ -20,6 +20,7 @@ from kakoi.agents.servers import ServerSpec
 from kakoi.agents.tools import AskUser, MCPToolClient, open_tools, shorten_output
 from kakoi.errors import ConfigurationError
 from kakoi.settings.agent import AgentSection
+from kakoi.tools.approval import ApprovalAnswer, Question
 from tests.agents.models_for_tests import Ear, Script, call, done
 from tests.cli.terminals import alive
 from tests.mcp.connections import TOKEN, McpDoor
@@ -157,9 +158,9 @@ async def test_a_question_of_the_policy_without_a_person_is_a_no(door: McpDoor) 
 async def test_a_person_is_asked_if_there_is_one(door: McpDoor, agreed: bool) -> None:
     questions: list[str] = []
 
-    async def ask(question: str) -> bool:
-        questions.append(question)
-        return agreed
+    async def ask(question: Question) -> ApprovalAnswer:
+        questions.append(question.text)
+        return ApprovalAnswer.ONCE if agreed else ApprovalAnswer.NO
 
     ear = Ear()
     script = Script(call("execute_command", command="git commit -m x"), done())

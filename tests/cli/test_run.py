@@ -263,7 +263,7 @@ def test_approval_can_be_given_in_advance(door: Door) -> None:
 def test_the_question_shows_the_whole_command(door: Door) -> None:
     text = "echo first\ngit push\n" + "echo " + "x" * 150 + "\necho last"
     with terminal(door, "run", text, columns=200) as screen:
-        asked = screen.until(b"[y/N] ")
+        asked = screen.until(b"[y/N/a/e] ")
         screen.type(b"n\n")
         assert screen.wait() == 126
     for line in (b"| echo first\r\n", b"| git push\r\n", b"x" * 150, b"| echo last\r\n"):
@@ -283,7 +283,7 @@ def test_the_person_at_the_terminal_is_asked(
     door: Door, answer: bytes, status: int, events: list[str]
 ) -> None:
     with terminal(door, "run", "git push") as screen:
-        assert b"asks-first" in screen.until(b"kakoi: run it? [y/N] ")
+        assert b"asks-first" in screen.until(b"kakoi: run it? [y/N/a/e] ")
         screen.type(answer)
         assert screen.wait() == status
     assert door.records() == events

@@ -16,6 +16,9 @@ from mcp_types import ElicitRequestParams, ElicitResult, InputRequiredResult, In
 
 from kakoi.mcp.approval import PendingQuestions, question_subject
 from kakoi.mcp.server import make_server
+from kakoi.policy.decide import Decision
+from kakoi.policy.rules import Verdict
+from kakoi.tools.approval import Question
 from kakoi.tools.sessions import Caller
 from tests.cli.terminals import PATIENCE_S
 from tests.mcp.connections import TOKEN, McpDoor, any_mode, over_http, run, told_session
@@ -205,7 +208,8 @@ async def test_an_approval_is_of_the_token_and_the_session_that_were_asked(
 def test_a_question_waits_for_so_long_and_there_is_an_end_to_them() -> None:
     now = 0.0
     questions = PendingQuestions(lambda: now, timeout_s=10)
-    subject = question_subject(Caller(), "tool", {}, "may it?")
+    asked = Question(text="may it?", decision=Decision("x", Verdict.ASK))
+    subject = question_subject(Caller(), "tool", {}, asked)
     key = questions.ask(subject)
     now = 9.0
     assert questions.answered([key], subject) == key

@@ -4,7 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 
+from kakoi.approvals import Approvals, ApprovalStore, approvals_file
+from kakoi.approvals.forms import AskedCommand
 from tests.backends.container_use_server import install as install_container_use
 from tests.backends.kubectl_standin import asked
 from tests.backends.kubectl_standin import install as install_kubectl
@@ -87,6 +90,15 @@ def second_command(world: World) -> str:
     done = subprocess.run(argv, cwd=project, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def allowed_for_always(world: World) -> int:
+    """The exit code of a command whose question the user has answered for always."""
+    project = os.path.realpath(world.home.project)
+    store = ApprovalStore(approvals_file(world.home.environ))
+    approvals = Approvals(store, project, days=30, clock=time.time)
+    approvals.add((AskedCommand(("git", "init", "x"), project),))
+    return world.kakoi("run", "git init x")[0]
 
 
 def exists(name: str, see: See) -> See:
@@ -235,6 +247,7 @@ SWITCHES = [
     ),
     Switch("policy.enabled", (True, False), check("ls"), (ALLOWED, DENIED)),
     Switch("policy.require_confirmation", (False, True), check("ls"), (ALLOWED, ASKED)),
+    Switch("policy.remember_days", (30, 0), allowed_for_always, (0, DENIED), base=HOST),
     Switch("policy.allowed_directories", (["/"], ["/opt"]), check("ls"), (ALLOWED, DENIED)),
     Switch("policy.rules", ([], [OWN_RULE]), check("echo hello"), (ALLOWED, DENIED)),
     Switch(

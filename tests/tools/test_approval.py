@@ -8,7 +8,7 @@ import pytest
 
 from kakoi.backends.host.adapter import HostAdapter
 from kakoi.policy.profiles import load_policy
-from kakoi.tools.approval import ApprovalAnswer, UserContact
+from kakoi.tools.approval import ApprovalAnswer, Question, UserContact
 from kakoi.tools.toolset import Toolset
 from tests.tools.places import CountingGate, ToolPlace, run, tools_over
 
@@ -24,8 +24,8 @@ class Person:
         self._answers = list(answers)
         self.asked: list[str] = []
 
-    async def ask(self, question: str) -> ApprovalAnswer:
-        self.asked.append(question)
+    async def ask(self, question: Question) -> ApprovalAnswer:
+        self.asked.append(question.text)
         return self._answers.pop(0)
 
     @property
@@ -81,7 +81,7 @@ async def test_a_question_that_is_put_off_is_not_recorded(tools: Toolset, place:
     class LaterError(Exception):
         pass
 
-    def put_off(_question: str) -> None:
+    def put_off(_question: Question) -> None:
         raise LaterError
 
     later = UserContact(ask=Person().ask, before_asking=put_off)
@@ -95,7 +95,7 @@ async def test_a_question_that_is_put_off_is_not_recorded(tools: Toolset, place:
 async def test_a_question_holds_no_turn(place: ToolPlace) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
-    async def think(_question: str) -> ApprovalAnswer:
+    async def think(_question: Question) -> ApprovalAnswer:
         asked.set()
         await answer.wait()
         return ONCE

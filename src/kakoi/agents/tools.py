@@ -28,8 +28,8 @@ from kakoi.agents.conversation import ToolDescription, ToolReply, ToolRequest, i
 from kakoi.agents.servers import ServerSpec, ToolServer, connect_to_url, start_server
 from kakoi.errors import ConfigurationError, KakoiError
 from kakoi.policy.decide import Decision
-from kakoi.policy.explanation import format_decision
-from kakoi.tools.approval import ApprovalAnswer, UserContact
+from kakoi.policy.explanation import format_decision, without_hints
+from kakoi.tools.approval import ApprovalAnswer, Question, UserContact
 from kakoi.tools.arguments import input_schema
 from kakoi.tools.catalogue import COMMAND_TOOLS, TOOLS
 from kakoi.tools.replies import error_reply
@@ -42,8 +42,8 @@ _LONGEST_SCHEMA: Final = 32 * 1024
 _MOST_TOOLS: Final = 128
 DEFAULT_OUTPUT_CHARS: Final = 32_000
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-# Asks the user a question; returns whether the user agreed.
-AskUser = Callable[[str], Coroutine[object, object, bool]]
+# Asks the user a question.
+AskUser = Callable[[Question], Coroutine[object, object, ApprovalAnswer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class MCPToolClient:
         self.problems: list[str] = []
         self._own = own
         self._name = name
-        self._contact = None if ask is None else _contact(ask)
+        self._contact = None if ask is None else UserContact(ask=ask)
         self._output_chars = output_chars
         self._server_tools: dict[str, _ServerTool] = {}
         self._descriptions: dict[str, ToolDescription] = {}
@@ -246,16 +246,10 @@ async def _command_server(
 
 def _approver(ask: AskUser) -> Callable[[Decision], Coroutine[object, object, bool]]:
     async def approve(decision: Decision) -> bool:
-        return await ask(format_decision(decision))
+        question = Question(text=format_decision(without_hints(decision)), decision=decision)
+        return await ask(question) is not ApprovalAnswer.NO
 
     return approve
-
-
-def _contact(ask: AskUser) -> UserContact:
-    async def answer(question: str) -> ApprovalAnswer:
-        return ApprovalAnswer.ONCE if await ask(question) else ApprovalAnswer.NO
-
-    return UserContact(ask=answer)
 
 
 # --- Answers of servers ----------------------------------------------------------------------

@@ -41,6 +41,18 @@ def find(path: str | os.PathLike[str], id_prefix: str) -> Iterator[AuditRecord]:
                     yield record
 
 
+def recent(path: str | os.PathLike[str], most_bytes: int) -> Iterator[AuditRecord]:
+    """Yield the records in the last `most_bytes` of the log, oldest first."""
+    with snapshot(Path(path)) as files:
+        left, starts = most_bytes, []
+        for file in reversed(files):
+            if left > 0:
+                starts.append((file, max(0, file.size - left)))
+                left -= file.size
+        for file, start in reversed(starts):
+            yield from _records(file, start)
+
+
 class Follower:
     """Returns the last `count` records on the first poll, and new records on later polls."""
 

@@ -120,17 +120,32 @@ def _reply(call: HookCall, *, confine: bool) -> dict[str, Any] | None:
     decision = decide(settings.policy, call.command, cwd=call.cwd, confined=confined)
     # Before the reply: what cannot be recorded must not run.
     record_verdict(decision, settings.audit_file, cwd=call.cwd, session=shown(call.session))
-    if decision.verdict is Verdict.ALLOW and not confine:
+    verdict, reason = decision.verdict, _reason(decision)
+    if verdict is Verdict.ASK:
+        approved = _remembered(decision, call.project)
+        if approved:
+            verdict, reason = Verdict.ALLOW, f"kakoi: you approved it before: {approved}"
+    if verdict is Verdict.ALLOW and not confine:
         return None
     output: dict[str, Any] = {
         "hookEventName": _EVENT,
-        "permissionDecision": decision.verdict.value,
-        "permissionDecisionReason": _reason(decision),
+        "permissionDecision": verdict.value,
+        "permissionDecisionReason": reason,
     }
-    if confine and decision.verdict is not Verdict.DENY:
-        yes = decision.verdict is Verdict.ASK
+    if confine and verdict is not Verdict.DENY:
+        yes = verdict is Verdict.ASK
         output["updatedInput"] = {**call.tool_input, "command": _confined(call, yes=yes)}
     return {"hookSpecificOutput": output}
+
+
+def _remembered(decision: Decision, project: str) -> str:
+    """Describe the remembered approvals that answer the question; empty if they do not."""
+    from kakoi.approvals import describe
+    from kakoi.settings.approvals import approvals_from
+    from kakoi.settings.loader import load_settings
+
+    found = approvals_from(load_settings(project).settings, project).answer(decision)
+    return describe(found) if found else ""
 
 
 def _reason(decision: Decision) -> str:

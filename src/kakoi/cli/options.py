@@ -26,6 +26,7 @@ from kakoi.settings.loader import LoadedSettings, load_settings
 from kakoi.settings.model import Settings, defaults, settings_table
 
 if TYPE_CHECKING:
+    from kakoi.approvals import Approvals
     from kakoi.gate import Approver
     from kakoi.policy.rules import Policy
     from kakoi.sandbox.options import SandboxOptions
@@ -109,7 +110,15 @@ class RunTarget:
             audit_file=self.audit_file,
             unfit=self.unfit,
             concurrency=self.settings.execution.concurrency,
+            approvals=self.approvals,
         )
+
+    @property
+    def approvals(self) -> "Approvals":
+        """What the user wants remembered for this workspace."""
+        from kakoi.settings.approvals import approvals_from
+
+        return approvals_from(self.settings, self.directory)
 
     def policy(self, *, allow: Sequence[str] = (), rooted: bool = True) -> "Policy":
         """The policy; `allow` adds programs.

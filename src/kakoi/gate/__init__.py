@@ -4,10 +4,11 @@
 variables of one command the next one gets.
 """
 
-from kakoi.gate.calls import Approver, Call, CarriedVariables, RecordLabels, carry_variables
+from kakoi.gate.calls import Answer, Approver, Call, CarriedVariables, RecordLabels, carry_variables
 from kakoi.gate.gate import Gate, Opener
 
 __all__ = [
+    "Answer",
     "Approver",
     "Call",
     "CarriedVariables",

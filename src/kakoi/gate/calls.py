@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field, replace
+from enum import Enum
 from typing import Final
 
 from kakoi._support.late import dataclass
@@ -14,7 +15,19 @@ from kakoi.policy.rules import Policy, Verdict
 from kakoi.results import ExecutionResult, Reason
 from kakoi.runner.frames import changes_the_shell
 
-Approver = Callable[[Decision], Awaitable[bool]]
+
+class Answer(Enum):
+    """A person's answer. HERE: yes, and do not ask again for this in this workspace."""
+
+    NO = "no"
+    YES = "yes"
+    HERE = "here"
+
+    def __bool__(self) -> bool:
+        return self is not Answer.NO
+
+
+Approver = Callable[[Decision], Awaitable[bool | Answer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

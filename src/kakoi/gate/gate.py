@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kakoi._support.asyncio import wait_done
+from kakoi.approvals import Approvals, describe
 from kakoi.audit import AuditEntry, AuditLog, Event, decision_entry, end_entry
 from kakoi.backends.adapter import DEFAULT_CONCURRENCY, SandboxAdapter
 from kakoi.channel.api import Channel, Command, JobInfo, RunningCommand, new_id
@@ -23,6 +24,7 @@ from kakoi.errors import (
     SecurityError,
 )
 from kakoi.gate.calls import (
+    Answer,
     Approver,
     Call,
     RecordLabels,
@@ -73,6 +75,7 @@ class Gate:
     `proxy`: decides what the sandbox can reach; results list what it refused.
     `confined`: whichever sandbox is opened, it confines commands, on a network of its own.
     `special`: finds the commands that run in a sandbox of their own.
+    `approvals`: answers of the user that are remembered, and answer before the approver is asked.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Gate:
         proxy: WatchableProxy | None = None,
         confined: bool = False,
         special: SpecialPlace | None = None,
+        approvals: Approvals | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError(f"concurrency is {concurrency}; it must be at least 1")
@@ -110,6 +114,7 @@ class Gate:
         self.proxy = proxy
         self._may_confine = confined
         self._special = special
+        self.approvals = None if ask_always else approvals
 
     @property
     def confined(self) -> bool:
@@ -217,7 +222,10 @@ class Gate:
         """Raise like `run` if nothing could let the command pass. Opens and runs nothing."""
         decision = await self._decide(command, _PLAIN_CALL, read_by="bash")
         needs_approval = decision.verdict is Verdict.ASK or self._ask_always
-        if decision.verdict is Verdict.DENY or (needs_approval and self._approver is None):
+        hopeless = decision.verdict is Verdict.DENY
+        if needs_approval and self._approver is None:
+            hopeless = hopeless or not await self._remembered(decision)
+        if hopeless:
             await self._pass(decision, command.id, command.cwd or self._cwd, _PLAIN_CALL)
 
     async def recall(self, command: Command, result: ExecutionResult) -> ExecutionResult:
@@ -484,23 +492,46 @@ class Gate:
                 raise
 
     async def _ask(self, decision: Decision, entry: AuditEntry, call: Call) -> None:
-        if call.before_asking is not None:
+        approved_by = call.approved_by or await self._remembered(decision)
+        if call.before_asking is not None and not approved_by:
             call.before_asking(decision)
         approver = call.approver or self._approver
         declined = replace(entry, event=Event.DECLINED)
         await self._record_first(replace(entry, event=Event.ASKED), lambda: declined)
-        if call.approved_by:
-            reason = f"approved by {call.approved_by}"
+        if approved_by:
+            reason = f"approved by {approved_by}"
             return await self._record(replace(entry, event=Event.APPROVED, reason=reason))
-        agreed = False
+        agreed: bool | Answer = False
+        answer = declined
         try:
             agreed = approver is not None and await approver(decision)
+            if agreed:
+                answer = replace(entry, event=Event.APPROVED)
+            if agreed is Answer.HERE:
+                answer = replace(answer, reason=await self._remember(decision))
         finally:  # An interrupted question is not an approval.
-            answer = replace(entry, event=Event.APPROVED) if agreed else declined
             await asyncio.shield(self._record(answer))
         if not agreed:
             who = "there was nobody to ask" if approver is None else "it was declined"
             raise approval_error(decision, who)
+
+    async def _remembered(self, decision: Decision) -> str:
+        """Return which remembered approvals answer the question; empty if none do."""
+        if self.approvals is None:
+            return ""
+        found = await asyncio.to_thread(self.approvals.answer, decision)
+        return f"the remembered approval {describe(found)}" if found else ""
+
+    async def _remember(self, decision: Decision) -> str:
+        """Remember the approval; return what to record about it. The command runs in any case."""
+        try:
+            if self.approvals is None:
+                raise ConfigurationError("approvals are not remembered here")
+            found = await asyncio.to_thread(self.approvals.remember, decision)
+        except (KakoiError, OSError) as error:
+            _log.warning("the command runs once, and is asked about again: %s", error)
+            return f"approved once: {error}"
+        return f"approved, and remembered as {describe(found)}"
 
     # --- After -------------------------------------------------------------------------------
 

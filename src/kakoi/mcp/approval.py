@@ -29,7 +29,7 @@ from mcp_types import (
 from mcp_types.version import is_version_at_least
 from pydantic import ValidationError
 
-from kakoi.tools.approval import ApprovalAnswer, UserContact
+from kakoi.tools.approval import ApprovalAnswer, Question, UserContact
 from kakoi.tools.sessions import Caller
 
 # The first version without protocol sessions, and in which a server cannot send requests.
@@ -90,9 +90,12 @@ class PendingQuestions:
         return asked == subject and self._clock() <= deadline_s
 
 
-def question_subject(caller: Caller, tool: str, arguments: Mapping[str, Any], question: str) -> str:
+def question_subject(
+    caller: Caller, tool: str, arguments: Mapping[str, Any], question: Question
+) -> str:
     """Return a digest of who is asked, the tool and its arguments, and the question."""
-    parts = [caller.identity, caller.connection, tool, arguments, question]
+    asked = [question.text, question.offer]
+    parts = [caller.identity, caller.connection, tool, arguments, asked]
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
@@ -108,6 +111,19 @@ _SCHEMA: Final[dict[str, Any]] = {
         }
     },
 }
+
+
+def _schema(question: Question) -> dict[str, Any]:
+    """Return the form of the answer: what can be remembered depends on the question."""
+    if not question.offer:
+        return _SCHEMA
+    here = {
+        "type": "boolean",
+        "title": "Always allow here",
+        "description": f"Always: {question.offer}.",
+        "default": False,
+    }
+    return {**_SCHEMA, "properties": {**_SCHEMA["properties"], "always_here": here}}
 
 
 class ApprovalNeeded(Exception):
@@ -138,11 +154,14 @@ def user_contact(
     return UserContact(ask=answers.ask, before_asking=answers.before_asking)
 
 
-async def _ask_client(context: ServerRequestContext[Any, Any], question: str) -> ApprovalAnswer:
+async def _ask_client(
+    context: ServerRequestContext[Any, Any], question: Question
+) -> ApprovalAnswer:
     """Ask by a request to the client while the call is running."""
     with contextlib.suppress(MCPError, ValidationError):
         return _approval_answer(
-            await context.session.elicit_form(question, _SCHEMA, context.request_id)
+            await context.session.elicit_form(question.text, _schema(question), context.request_id),
+            question,
         )
     return ApprovalAnswer.NO
 
@@ -161,27 +180,32 @@ class _AnswersInCall:
         self._answers = params.input_responses or {}
         self._questions = questions
 
-    async def ask(self, question: str) -> ApprovalAnswer:
+    async def ask(self, question: Question) -> ApprovalAnswer:
         key = self._questions.take(self._answers, self._subject(question))
         answer = self._answers[key] if key is not None else None
-        return _approval_answer(answer) if isinstance(answer, ElicitResult) else ApprovalAnswer.NO
+        if not isinstance(answer, ElicitResult):
+            return ApprovalAnswer.NO
+        return _approval_answer(answer, question)
 
-    def before_asking(self, question: str) -> None:
+    def before_asking(self, question: Question) -> None:
         subject = self._subject(question)
         if self._questions.answered(self._answers, subject) is None:
-            request = ElicitRequest(
-                params=ElicitRequestFormParams(message=question, requested_schema=_SCHEMA)
+            form = ElicitRequestFormParams(
+                message=question.text, requested_schema=_schema(question)
             )
+            request = ElicitRequest(params=form)
             key = self._questions.ask(subject)
             raise ApprovalNeeded(InputRequiredResult(input_requests={key: request}))
 
-    def _subject(self, question: str) -> str:
+    def _subject(self, question: Question) -> str:
         params = self._params
         return question_subject(self._caller, params.name, params.arguments or {}, question)
 
 
-def _approval_answer(result: ElicitResult) -> ApprovalAnswer:
+def _approval_answer(result: ElicitResult, question: Question) -> ApprovalAnswer:
     if result.action != "accept":
         return ApprovalAnswer.NO
-    is_remembered = (result.content or {}).get("remember") is True
-    return ApprovalAnswer.ALWAYS if is_remembered else ApprovalAnswer.ONCE
+    content = result.content or {}
+    if question.offer and content.get("always_here") is True:
+        return ApprovalAnswer.HERE
+    return ApprovalAnswer.ALWAYS if content.get("remember") is True else ApprovalAnswer.ONCE

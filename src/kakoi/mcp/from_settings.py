@@ -19,6 +19,7 @@ from kakoi.mcp.stdio import StdioTransport, claim_stdio
 from kakoi.policy.rules import Policy
 from kakoi.sandbox.doors import sandbox_for
 from kakoi.sandbox.options import SandboxOptions
+from kakoi.settings.approvals import approvals_from
 from kakoi.settings.model import Settings
 from kakoi.tools.toolset import Toolset, open_toolset
 
@@ -105,6 +106,7 @@ async def _open_workspace(options: ServerOptions) -> AsyncIterator[Toolset]:
         unfit=options.unfit,
         audit_file=options.audit_file,
         concurrency=options.settings.execution.concurrency,
+        approvals=approvals_from(options.settings, options.workspace),
     )
     async with (
         sandbox_for(sandbox) as box,

@@ -64,7 +64,7 @@ def _decide(
 ) -> Decision:
     blocked = blocked_pattern(policy, command, "command")
     if blocked is not None:
-        return decision_from(command, [blocked])
+        return decision_from(command, [blocked], cwd=cwd)
     found = findings_on_all(policy, command, cwd)
     for reading in readings(command, read_by):
         if isinstance(reading, Unreadable):
@@ -76,7 +76,7 @@ def _decide(
             files = FileRules(report, command, policy.roots or (cwd,))
             Judge(TextContext(files, cwd), reading).judge()
             found += report.findings
-    return decision_from(command, found)
+    return decision_from(command, found, cwd=cwd)
 
 
 def blocked_pattern(policy: Policy, text: str, kind: str) -> Finding | None:

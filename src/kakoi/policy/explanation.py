@@ -5,6 +5,7 @@ The CLI and the MCP server show this text.
 
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from kakoi._support.text import shown
@@ -25,6 +26,11 @@ def format_decision(decision: Decision, paint: Paint = lambda text, _verdict: te
     if left > 0:
         parts.append(f"(and {left} more findings)")
     return "\n\n".join(parts)
+
+
+def without_hints(decision: Decision) -> Decision:
+    """Return the decision as a person is asked about it: hints are for the one who typed it."""
+    return replace(decision, findings=tuple(replace(f, hint="") for f in decision.findings))
 
 
 def _finding(text: str, finding: Finding, paint: Paint) -> str:

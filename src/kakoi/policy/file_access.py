@@ -117,11 +117,11 @@ def decide_access(policy: Policy, access: FileAccess, *, cwd: str = DEFAULT_CWD)
     words = tuple(access.words(cwd))
     blocked = [found for word in words for found in _blocked(policy, word, cwd)]
     if blocked:
-        return decision_from(text, blocked[:1], kind="file access")
+        return decision_from(text, blocked[:1], kind="file access", cwd=cwd)
     report = Report(policy, text)
     _judge(access, words, FileRules(report, text, policy.roots or (cwd,)), WorkingFolder(cwd))
     findings = [*findings_on_all(policy, text, cwd), *report.findings]
-    return decision_from(text, findings, kind="file access")
+    return decision_from(text, findings, kind="file access", cwd=cwd)
 
 
 def _judge(

@@ -11,7 +11,7 @@ from kakoi._support.late import dataclass
 from kakoi._support.parsing import nearest, wrong
 from kakoi.errors import ConfigurationError
 from kakoi.policy.default_commands import ALIASES, COMMANDS, allowed_commands_text, category_of
-from kakoi.policy.rules import AllowlistEntry, Policy, Rule, Verdict
+from kakoi.policy.rules import REMEMBERED_RULES, AllowlistEntry, Policy, Rule, Verdict
 from kakoi.policy.shipped_data import load_data
 
 DEFAULT_PROFILE: Final = "coding-agent"
@@ -79,6 +79,11 @@ def _check_tightens(rule: Rule) -> None:
         raise ConfigurationError(
             f"{rule.origin}: rule {rule.id!r} allows, but this file can only tighten the policy",
             hint="use `ask` or `deny`, or put the rule into your own settings",
+        )
+    if rule.id in REMEMBERED_RULES:
+        raise ConfigurationError(
+            f"{rule.origin}: rule {rule.id!r} has the name of a rule of kakoi's own",
+            hint="give it another id, so that it asks even where the user allows that rule always",
         )
     if not rule.commands and not rule.effects:
         raise ConfigurationError(

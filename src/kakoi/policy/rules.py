@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from kakoi.policy.effects.programs import Invocation
 
 _LONGEST_MATCHED: Final = 4096
+# Rules whose questions a person can have answered from then on. One that asks for another reason
+# (`git push --force`, `require_confirmation`) asks every time, and so do rules that settings add:
+# they cannot have these names.
+REMEMBERED_RULES: Final = frozenset({"asks-first", "git-changes", "forge-writes"})
 
 
 class Verdict(StrEnum):

@@ -271,6 +271,7 @@ class SharedRecords:
             proxy=self._proxy or options.proxy,
             confined=options.confined,
             special=self._git_sandboxes(),
+            approvals=options.approvals,
         )
 
     def _git_sandboxes(self) -> SpecialPlace | None:

@@ -34,6 +34,7 @@ from kakoi.policy.profiles import load_policy
 from kakoi.policy.rules import Policy
 
 if TYPE_CHECKING:
+    from kakoi.approvals import Approvals
     from kakoi.audit import AuditLog
     from kakoi.gate.connections import WatchableProxy
 
@@ -58,7 +59,7 @@ class SandboxOptions:
     `timeout_s`, `max_output_bytes`: of each command that names none; no time: no limit.
     `audit`: the audit log, instead of the one in `audit_file`; without either, the user's own.
     `unfit`: the backends that `auto` must not choose.
-    `approve`, `ask_always`, `validators`, `concurrency`: see `Gate`.
+    `approve`, `ask_always`, `validators`, `concurrency`, `approvals`: see `Gate`.
     """
 
     config: SandboxConfig
@@ -79,6 +80,7 @@ class SandboxOptions:
     audit_file: Path | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     unfit: Sequence[str] = ()
+    approvals: "Approvals | None" = None
 
     @property
     def knows_workspace(self) -> bool:

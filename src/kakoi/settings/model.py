@@ -13,6 +13,7 @@ from typing import Any
 from kakoi._support.fields import (
     COUNT,
     FLAG,
+    FROM_ZERO,
     PATH,
     RULES,
     SECONDS,
@@ -97,6 +98,14 @@ class PolicySettings:
         FLAG,
         "Ask the user before every command that the policy allows.",
         also="shell.require_confirmation",
+    )
+    remember_days: int = described(
+        30,
+        FROM_ZERO,
+        "How many days an approval holds that you want remembered; `0` remembers none, and uses "
+        "none.",
+        env="KAKOI_REMEMBER_DAYS",
+        project="lower",
     )
     allowed_directories: tuple[str, ...] | None = described(
         None,

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 from kakoi._support.late import dataclass
 from kakoi._support.text import shown
-from kakoi.gate import Approver, Call
+from kakoi.approvals import Approvals
+from kakoi.approvals.forms import changes_of
+from kakoi.gate import Answer, Approver, Call
 from kakoi.policy.decide import Decision
-from kakoi.policy.explanation import format_decision
+from kakoi.policy.explanation import format_decision, without_hints
 from kakoi.tools.sessions import ToolSession
 
 ANSWER_TIMEOUT_S: Final = 600.0
@@ -23,14 +25,33 @@ _INPUTS: Final = ("stdin", "stdin_open", "content", "old_text", "new_text", "rep
 
 
 class ApprovalAnswer(Enum):
-    """A user's answer. ALWAYS: also for the same command in the same session later."""
+    """A user's answer.
+
+    ALWAYS: also for the same command in the same session later. HERE: also for all that the
+    question offers to remember, in this workspace.
+    """
 
     NO = "no"
     ONCE = "once"
     ALWAYS = "always"
+    HERE = "here"
 
 
-def _ask_now(_question: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a user is asked.
+
+    `text`: the whole question. `offer`: what the answer HERE would be about; empty: there is no
+    such answer. `said`: what the agent says about it.
+    """
+
+    text: str
+    decision: Decision
+    offer: str = ""
+    said: str = ""
+
+
+def _ask_now(_question: Question) -> None:
     """Let every question be asked in the call that it is about."""
 
 
@@ -43,19 +64,27 @@ class UserContact:
         answer has to come with a later one.
     """
 
-    ask: Callable[[str], Awaitable[ApprovalAnswer]]
-    before_asking: Callable[[str], None] = _ask_now
+    ask: Callable[[Question], Awaitable[ApprovalAnswer]]
+    before_asking: Callable[[Question], None] = _ask_now
 
 
 class CallApproval:
-    """Approval of what one tool call does. Without a `contact` nobody can be asked."""
+    """Approval of what one tool call does. Without a `contact` nobody can be asked.
+
+    `approvals`: those of the gate, which remembers and answers; here they are only offered.
+    """
 
     def __init__(
-        self, contact: UserContact | None, session: ToolSession, arguments: Mapping[str, Any]
+        self,
+        contact: UserContact | None,
+        session: ToolSession,
+        arguments: Mapping[str, Any],
+        approvals: Approvals | None = None,
     ) -> None:
         self._contact = contact
         self._session = session
         self._arguments = arguments
+        self._approvals = approvals
 
     def gate_call(self, cwd: str, variables: Mapping[str, str] | None = None) -> Call:
         """Return what to pass to the gate with a command or a file access in `cwd`."""
@@ -77,7 +106,7 @@ class CallApproval:
         if contact is None:
             return None
 
-        async def approve(decision: Decision) -> bool:
+        async def approve(decision: Decision) -> bool | Answer:
             if self._has_agreed(decision, cwd):
                 return True
             question = self._question(decision, cwd)
@@ -90,6 +119,8 @@ class CallApproval:
                 return False
             if answer is ApprovalAnswer.ALWAYS:
                 self._session.agree(decision.command, cwd, self._inputs)
+            if answer is ApprovalAnswer.HERE:
+                return Answer.HERE
             return answer is not ApprovalAnswer.NO
 
         return approve
@@ -104,10 +135,15 @@ class CallApproval:
         text = json.dumps(given, sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest() if given else ""
 
-    def _question(self, decision: Decision, cwd: str) -> str:
-        lines = [format_decision(decision), "", f"in {shown(cwd)}:"]
+    def _question(self, decision: Decision, cwd: str) -> Question:
+        said = str(self._arguments.get("description") or "")
+        lines = [format_decision(without_hints(decision)), "", f"in {shown(cwd)}:"]
         # All of it: nobody should approve what they cannot see.
         lines += [f"  | {shown(line)}" for line in decision.command.strip().splitlines()]
-        if description := self._arguments.get("description"):
-            lines.append(f"the agent says: {shown(str(description))}")
-        return "\n".join([*lines, "", "Accept to run it; decline to refuse it."])
+        if said:
+            lines.append(f"the agent says: {shown(said)}")
+        lines += [f"what it would change: {shown(each)}" for each in changes_of(decision)]
+        text = "\n".join([*lines, "", "Accept to run it; decline to refuse it."])
+        offer = None if self._approvals is None else self._approvals.offer(decision)
+        offered = "" if offer is None else offer.text
+        return Question(text=text, decision=decision, offer=offered, said=said)

@@ -116,7 +116,7 @@ class Toolset:
         session = self.sessions.get(caller, session_name)
         return ToolCall(
             session=session,
-            approval=CallApproval(contact, session, read),
+            approval=CallApproval(contact, session, read, self.gate.approvals),
             given=frozenset(given),
             arguments=read,
             report=report,

@@ -140,7 +140,8 @@ async def _open_target(
         yield ContainerTarget(engine, container)
         return
     policy = installer_policy(target.settings.policy, roots=[target.directory])
-    async with sandbox_for(target.sandbox_options(policy, approve=Approval(yes=False))) as box:
+    approval = Approval(yes=False, approvals=target.approvals)
+    async with sandbox_for(target.sandbox_options(policy, approve=approval)) as box:
         yield SandboxTarget(box.gate, target.directory, env=env)
 
 

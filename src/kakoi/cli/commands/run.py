@@ -146,11 +146,12 @@ def _command(*, tty: bool, **parts: Any) -> "Command":
     return Command(terminal=terminal_size() if tty else None, **parts)
 
 
-def _session(*, yes: bool, **parts: Any) -> "CommandSession":
+def _session(*, target: RunTarget, yes: bool, **parts: Any) -> "CommandSession":
     from kakoi.cli.io.approval import Approval
     from kakoi.cli.session import CommandSession
 
-    return CommandSession(approval=Approval(yes=yes), **parts)
+    approval = Approval(yes=yes, approvals=target.approvals)
+    return CommandSession(target=target, approval=approval, **parts)
 
 
 def _has_input(*, tty: bool) -> bool:

@@ -47,12 +47,14 @@ class Decision:
     """May `command` run? The findings are ordered by severity, then by position in the text.
 
     `kind`: for a file access, `command` is a text that describes it.
+    `cwd`: where the command would start.
     """
 
     command: str
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
     kind: DecisionKind = "command"
+    cwd: str = ""
 
     @property
     def allowed(self) -> bool:
@@ -79,12 +81,12 @@ def _order(finding: Finding) -> tuple[int, int, str, int, str]:
 
 
 def decision_from(
-    command: str, findings: list[Finding], kind: DecisionKind = "command"
+    command: str, findings: list[Finding], kind: DecisionKind = "command", *, cwd: str = ""
 ) -> Decision:
     """Join findings: the most severe verdict wins, and duplicates are dropped."""
     ordered = sorted(set(findings), key=_order)
     verdict = ordered[0].verdict if ordered else Verdict.ALLOW
-    return Decision(command, verdict, tuple(ordered), kind)
+    return Decision(command, verdict, tuple(ordered), kind, cwd)
 
 
 class Report:

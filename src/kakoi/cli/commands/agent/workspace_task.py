@@ -25,16 +25,23 @@ from kakoi.builtin.function_tools import FunctionTools, instructions_for
 from kakoi.builtin.registry import Tool
 from kakoi.builtin.shell import GateRunner, use_runner
 from kakoi.cli.io.agent_view import AgentView
-from kakoi.cli.io.approval import Approval, ask_at_terminal
+from kakoi.cli.io.approval import Approval, ask_about
 from kakoi.cli.io.signals import Signals
 from kakoi.cli.options import RunTarget
 from kakoi.errors import ConfigurationError
+from kakoi.gate import Answer
 from kakoi.policy.rules import Policy
 from kakoi.sandbox.doors import sandbox_for
 from kakoi.settings.audit_log import default_audit_file
 from kakoi.settings.tasks import EXECUTOR_IS_OFF, HOW_TO_ENABLE
+from kakoi.tools.approval import ApprovalAnswer, Question
 from kakoi.tools.toolset import Toolset, open_toolset
 
+_ANSWERS: Final = {
+    Answer.NO: ApprovalAnswer.NO,
+    Answer.YES: ApprovalAnswer.ONCE,
+    Answer.HERE: ApprovalAnswer.HERE,
+}
 _LONGEST: Final = 1024 * 1024
 _NO_OTHER_EXECUTOR: Final = (
     "`tasks.mcp_server.command` is not used: a task about the workspace has no container whose id "
@@ -185,7 +192,7 @@ class WorkspaceTaskRun:
         self, functions: Mapping[str, Tool], policy: Policy, rules: ProjectRules
     ) -> AsyncIterator[tuple[Tools, str]]:
         """Open the functions, in the sandbox of this call; also yields the instructions."""
-        approval = Approval(yes=self.yes)
+        approval = Approval(yes=self.yes, approvals=self.target.approvals)
         approve = approval if self.yes or approval.user_is_present else None
         options = self.target.sandbox_options(policy, approve=approve)
         async with sandbox_for(options) as box:
@@ -239,15 +246,16 @@ def make_ask(view: AgentView, *, yes: bool) -> AskUser | None:
     if not (os.isatty(0) and os.isatty(2)):
         return None
 
-    async def ask(question: str) -> bool:
+    async def ask(question: Question) -> ApprovalAnswer:
         view.flush()
-        return await ask_at_terminal("".join(f"{shown(line)}\n" for line in question.splitlines()))
+        answer = await ask_about(question.decision, offer=question.offer, said=question.said)
+        return _ANSWERS[answer]
 
     return ask
 
 
-async def _agree(_question: str) -> bool:
-    return True
+async def _agree(_question: Question) -> ApprovalAnswer:
+    return ApprovalAnswer.ONCE
 
 
 def _both(
