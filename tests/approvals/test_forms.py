@@ -37,6 +37,9 @@ REMEMBERED = {
     "make && git push >/dev/null": ["git push in /workspace"],
     "git push origin a; git push origin b": ["git push origin <branch> in /workspace"],
     "gh pr comment 12 --body 'looks good'": ["gh pr comment <number> --body <text> in /workspace"],
+    "git commit -m \"$(cat <<'EOF'\nFix `x`, $y\n\nmore\nEOF\n)\"": [
+        "git commit -m <text> in /workspace"
+    ],
     "git stash pop": ["git stash pop in /workspace"],
 }
 
@@ -127,6 +130,8 @@ git push origin fix-1 >> .git/config
 git push origin fix-1 &
 git push origin "$BRANCH"
 git push origin $(cat x)
+git push origin "$(printf %s -f)"
+git push origin "$(echo main)"
 git push "$REMOTE" fix-1
 git push origin fix-*
 git push origin ~/x
@@ -213,6 +218,13 @@ NEAR = {
     'git commit -m "$X"': "git commit -m <text>",
     "git commit -m `x`": "git commit -m <text>",
     "git commit -m ~": "git commit -m <text>",
+    'git commit -m "$(cat <<EOF\n$X\nEOF\n)"': "git commit -m <text>",
+    'git commit -m "$(cat <<EOF\n$(id)\nEOF\n)"': "git commit -m <text>",
+    "git commit -m \"$(cat x <<'EOF'\ny\nEOF\n)\"": "git commit -m <text>",
+    "git commit -m \"$(cat <<'EOF' > x\ny\nEOF\n)\"": "git commit -m <text>",
+    "git commit -m \"$(cat <<'EOF'\n--amend\nEOF\n)\"": "git commit -m <text>",
+    "git commit -m x $(cat <<'EOF'\n--amend\nEOF\n)": "git commit -m <text>",
+    "git commit $(cat <<'EOF'\n-m x --amend\nEOF\n)": "git commit -m <text>",
     "git commit -mx": "git commit -m <text>",
     "git pull --rebase=interactive": "git pull --rebase",
     "git merge -s ours fix": "git merge <branch>",

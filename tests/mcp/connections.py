@@ -40,8 +40,8 @@ class McpDoor(ToolPlace):
         return self.folder / "stderr.txt"
 
     @contextlib.asynccontextmanager
-    async def server_state(self) -> AsyncIterator[ServerState]:
-        """Open the server's state in this process."""
+    async def server_state(self, **more: Any) -> AsyncIterator[ServerState]:
+        """Open the server's state in this process; `more`: of its options."""
         settings = self.loaded()
         directory = str(self.workspace)
         options = ServerOptions(
@@ -51,6 +51,7 @@ class McpDoor(ToolPlace):
             workspace=directory,
             cwd=directory,
             audit_file=self.log,
+            **more,
         )
         async with open_server_state(options) as state:
             yield state

@@ -13,6 +13,7 @@ from mcp.client.session import ClientRequestContext
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 
 from kakoi.mcp.server import make_server
+from kakoi.tools.toolset import Toolset
 from tests.mcp.connections import McpDoor, any_mode, run
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +115,17 @@ async def test_only_true_and_only_what_was_offered_is_remembered(
             await run(client, "git init --bare x")
     assert [bool(offer) for offer in person.offers] == [True, True, True, False, False]
     assert not list((own.folder / "state").rglob("approvals.json"))
+
+
+@pytest.mark.parametrize(("tokens", "remembers"), [(1, True), (2, False)])
+async def test_clients_with_different_tokens_share_no_approvals(
+    own: OwnDoor, monkeypatch: pytest.MonkeyPatch, tokens: int, remembers: bool
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", own.environ["XDG_STATE_HOME"])
+    files = [own.folder / f"token{number}" for number in range(tokens)]
+    async with own.server_state(address="127.0.0.1:0", token_files=files) as state:
+        assert isinstance(state.tools, Toolset)
+        assert (state.tools.gate.approvals is not None) is remembers
 
 
 async def test_it_is_asked_over_pipes(own: OwnDoor) -> None:

@@ -154,10 +154,12 @@ def _asked_in(reading: Reading, cwd: str, asking: Sequence[Finding]) -> tuple[As
         about = [each for each in left if command.start <= each.start and each.end <= command.end]
         folder = folders.of(command)
         folders.follow(command, index, values)
+        # `-m "$(cat <<'EOF' … EOF)"` spells its message out.
+        variants = list(values.variants(command.words, index))
         if not about:
             continue
         left = [each for each in left if each not in about]
-        form = _form_of_command(command)
+        form = _form_of_command(command, variants[0]) if len(variants) == 1 else None
         if form is None or folder.path is None or folder.others:
             return ()
         commands.append(AskedCommand(form, folder.path))
@@ -178,8 +180,8 @@ def _is_plain(script: Script) -> bool:
     )
 
 
-def _form_of_command(command: SimpleCommand) -> tuple[str, ...] | None:
-    words = [_value(word) for word in command.words]
+def _form_of_command(command: SimpleCommand, variant: tuple[Word, ...]) -> tuple[str, ...] | None:
+    words = [_value(word) for word in variant]
     fed = command.feeders or any(map(_opens_a_file, command.redirects))
     if fed or len(words) > _MOST_WORDS or None in words:
         return None

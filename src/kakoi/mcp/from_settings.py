@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp.server.lowlevel.server import Server
 
 from kakoi._support.late import dataclass
+from kakoi.approvals import Approvals
 from kakoi.backends.settings import SandboxConfig
 from kakoi.mcp.server import ServerState, make_server
 from kakoi.mcp.stdio import StdioTransport, claim_stdio
@@ -106,7 +107,7 @@ async def _open_workspace(options: ServerOptions) -> AsyncIterator[Toolset]:
         unfit=options.unfit,
         audit_file=options.audit_file,
         concurrency=options.settings.execution.concurrency,
-        approvals=approvals_from(options.settings, options.workspace),
+        approvals=_approvals(options),
     )
     async with (
         sandbox_for(sandbox) as box,
@@ -121,6 +122,14 @@ async def _open_workspace(options: ServerOptions) -> AsyncIterator[Toolset]:
         ) as tools,
     ):
         yield tools
+
+
+def _approvals(options: ServerOptions) -> Approvals | None:
+    """What the user wants remembered; nothing if there are several clients, of several people."""
+    clients = len(options.token_files) + bool(options.token)
+    if options.address is not None and clients > 1:
+        return None
+    return approvals_from(options.settings, options.workspace)
 
 
 async def _serve_stdio(state: ServerState, signals: "_Signals") -> None:
