@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kakoi.errors import ConfigurationError
-from kakoi.settings.loader import load_settings, user_file
+from kakoi.settings.files import user_file
+from kakoi.settings.loader import load_settings
 
 if TYPE_CHECKING:
     import yaml

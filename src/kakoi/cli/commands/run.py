@@ -13,6 +13,7 @@ from kakoi.cli.options import read_variables, sandbox_options, setting_option, t
 
 if TYPE_CHECKING:
     from kakoi.channel.api import Command
+    from kakoi.cli.options import RunTarget
     from kakoi.cli.session import CommandSession
 
 _SECONDS: Final = click.FloatRange(min=0, min_open=True)
@@ -146,7 +147,7 @@ def _command(*, tty: bool, **parts: Any) -> "Command":
     return Command(terminal=terminal_size() if tty else None, **parts)
 
 
-def _session(*, target: RunTarget, yes: bool, **parts: Any) -> "CommandSession":
+def _session(*, target: "RunTarget", yes: bool, **parts: Any) -> "CommandSession":
     from kakoi.cli.io.approval import Approval
     from kakoi.cli.session import CommandSession
 

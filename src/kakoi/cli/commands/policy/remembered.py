@@ -14,7 +14,7 @@ from kakoi._support.parsing import nearest
 from kakoi._support.text import shown
 from kakoi.approvals import ApprovalStore, RememberedApproval, approvals_file
 from kakoi.cli.group import help_end
-from kakoi.cli.io.report import print_message
+from kakoi.cli.io.messages import print_message
 from kakoi.errors import ConfigurationError, KakoiError
 from kakoi.settings.loader import load_settings
 
