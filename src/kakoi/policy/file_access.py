@@ -130,12 +130,14 @@ def _judge(
     path, *destination = words
     invocation = _operands_only(path, at.path or "/")
     if access.action in ("read", "list"):
-        files.read(path, invocation, at)
+        files.read(path, invocation, at, "lists" if access.action == "list" else "reads")
     elif access.action == "write":
         files.written("writes", path, invocation, [], at)
     else:
         if access.recursive:
             files.report.hit("recursive-delete", path, invocation)
+        if access.action == "move":
+            files.read(path, invocation, at)
         files.written("deletes", path, invocation, [], at)
     if access.action == "move":
         files.read(path, invocation, at)  # It can be read by its new name.

@@ -36,7 +36,9 @@ class Spec:
     option is an effect by itself. `modes`: options of which one says what the program does, as a
     subcommand does. With `exact`, nothing is its subcommand behind an unknown option.
     `shows`: options with which it changes nothing. `to_stdout`: options with which the operands
-    are only read. `digits`: letters that only digits follow as their value.
+    are only read, `in_place` those with which they are written. `trees`: options with which it
+    reads everything below a folder (`always`: without one). `digits`: letters that only digits
+    follow as their value.
     """
 
     style: Style = "gnu"
@@ -64,6 +66,8 @@ class Spec:
     exact: bool = False
     shows: frozenset[str] = frozenset()
     to_stdout: frozenset[str] = frozenset()
+    in_place: frozenset[str] = frozenset()
+    trees: frozenset[str] = frozenset()
     digits: frozenset[str] = frozenset()
 
     @property

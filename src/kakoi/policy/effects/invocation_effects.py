@@ -8,6 +8,7 @@ from typing import Final
 from kakoi._support.late import pattern
 from kakoi.policy.effects.arguments import Option
 from kakoi.policy.effects.languages.chmod import mode_effects
+from kakoi.policy.effects.named_paths import named_paths
 from kakoi.policy.effects.package_sources import UNPROTECTED, host_risk, index_risk, package_risk
 from kakoi.policy.effects.programs import PLAIN, Effect, Invocation
 from kakoi.policy.effects.readers.code import CODE_READERS
@@ -29,7 +30,7 @@ _WRITING_NAME: Final = pattern(
 )
 # Their operands are names or texts: no value of a variable can change what they do.
 _SURE_READERS: Final = frozenset("names test set trap source kill config-words git-listing".split())
-_PLAIN_OPERANDS: Final = frozenset({"reads", "writes", "deletes", "package"})
+_PLAIN_OPERANDS: Final = frozenset({"reads", "lists", "writes", "deletes", "package"})
 _RUNNING_OPERANDS: Final = frozenset({"runs", "runs-package", "runs-project"})
 _HARMLESS_GIT_SETTINGS: Final = pattern(
     r"(?:color\.[\w.]+|core\.(?:quotepath|abbrev|autocrlf|ignorecase|safecrlf|longpaths|precomposeunicode)"
@@ -66,7 +67,8 @@ def effects_of(invocation: Invocation) -> list[Effect]:
         found.extend(_effects_by_name(invocation))
     if spec.has_traps or spec.reader in _READERS.keys() - _SURE_READERS:
         found.extend(Effect("unclear-option", word) for word in invocation.arguments.unsure)
-    return [refined for effect in found if (refined := _refine(effect, invocation)) is not None]
+    refined = [each for effect in found if (each := _refine(effect, invocation)) is not None]
+    return [*refined, *named_paths(invocation, found)]
 
 
 def _effects_by_name(invocation: Invocation) -> list[Effect]:
@@ -108,8 +110,10 @@ def _option_effects(invocation: Invocation, option: Option) -> list[Effect]:
 
 def _operand_kind(invocation: Invocation) -> str:
     spec = invocation.spec
-    only_read = spec.to_stdout and invocation.arguments.named(*spec.to_stdout)
-    return "reads" if only_read else spec.operands
+    named = invocation.arguments.named
+    if spec.to_stdout and named(*spec.to_stdout):
+        return "reads"
+    return "writes" if spec.in_place and named(*spec.in_place) else spec.operands
 
 
 def _operand_effects(invocation: Invocation) -> list[Effect]:
@@ -142,9 +146,8 @@ def _operand_effects(invocation: Invocation) -> list[Effect]:
 def _copied(invocation: Invocation, kind: str, operands: tuple[Word, ...]) -> list[Effect]:
     into = invocation.arguments.named("-t", "--target-directory")
     sources = operands if into or len(operands) < 2 else operands[:-1]
-    found = [Effect("deletes", word) for word in sources if kind == "moves"]
-    # A moved file can be read by its new name, which no rule knows.
-    found += [Effect("reads", word) for word in sources]
+    found = [Effect("reads", word) for word in sources]
+    found += [Effect("deletes", word) for word in sources if kind == "moves"]
     # A copy of a repository is a repository whose settings are not protected.
     found += [Effect("writes-git", word) for word in sources if names_repository(word)]
     return found + [Effect("writes", word) for word in operands[len(sources) :]]
@@ -180,7 +183,9 @@ def _refine(effect: Effect, invocation: Invocation) -> Effect | None:
     if kind == "runs-rest" and effect.option is not None:
         rest = invocation.words[invocation.words.index(effect.option) + 1 :]
         argv = rest if rest and rest[0] is effect.word else (effect.word, *rest)
-        return Effect("runs", effect.word, with_marks(argv), "xargs")
+        before = invocation.words[: invocation.words.index(effect.option)]
+        away = [word for word in before if re.match(r"/|~|\.\./", word.prefix)]
+        return Effect("runs", effect.word, with_marks(argv, away[0] if away else None), "xargs")
     if kind in ("after-colon-writes", "after-colon-reads"):
         cut = re.search("[:=]", effect.word.prefix)
         named = kind.removeprefix("after-colon-")

@@ -17,7 +17,7 @@ from kakoi.policy.shipped_data import load_data
 
 _LISTS: Final = (
     *("values", "optional", "flags", "stops", "pattern_options", "own", "packages", "modes"),
-    *("shows", "to_stdout", "digits"),
+    *("shows", "to_stdout", "in_place", "trees", "digits"),
 )
 _EFFECTS: Final = ("value_effects", "flag_effects")
 _KEYS: Final = frozenset(
@@ -82,6 +82,12 @@ class Invocation:
     def short_name(self) -> str:
         """The program and its subcommand, as an answer names it."""
         return self.names[-2:][0]
+
+    @property
+    def reads_trees(self) -> bool:
+        """Whether it reads everything below a folder that it is given: `grep -r`, `tar -c`."""
+        trees = self.spec.trees
+        return bool(trees) and ("always" in trees or self.arguments.named(*trees) is not None)
 
     @property
     def only_asks_about_itself(self) -> bool:
@@ -161,6 +167,8 @@ def _spec(name: str, data: dict[str, Any]) -> Spec:
         exact=bool(data.get("exact", False)),
         shows=lists["shows"],
         to_stdout=lists["to_stdout"],
+        in_place=lists["in_place"],
+        trees=lists["trees"],
         digits=lists["digits"],
         spellings=frozenset(each for each in spelled if each.startswith("--")),
         one_dash=tuple(

@@ -8,10 +8,12 @@ from kakoi.policy.effects.programs import Effect, Invocation
 from kakoi.policy.judging.command_words import program_name
 from kakoi.policy.judging.decision import Report
 from kakoi.policy.judging.folders import WorkingFolder
-from kakoi.policy.judging.paths import Location, absolute, is_secret, locate, within
+from kakoi.policy.judging.paths import Location, absolute, locate, within
+from kakoi.policy.judging.secrets import holds_secrets, is_private, is_secret
 from kakoi.policy.parsing.script import Script, SimpleCommand
-from kakoi.policy.parsing.words import Expands, Word, literal_word
+from kakoi.policy.parsing.words import FOUND, Expands, Word, literal_word
 
+_READING: Final = frozenset({"reads", "lists", "names"})
 DOWNLOADERS = frozenset("curl wget aria2c http https fetch lynx w3m ftp scp nc".split())
 
 
@@ -53,8 +55,8 @@ class FileRules:
         at: WorkingFolder,
     ) -> None:
         """Judge an effect on a path; `sources` are the commands whose output it gets."""
-        if effect.kind == "reads":
-            self.read(effect.word, invocation, at)
+        if effect.kind in _READING:
+            self.read(effect.word, invocation, at, effect.kind)
         elif effect.kind == "links":
             folder = absolute(effect.text, at.path) if at.path is not None else None
             if is_secret(effect.word, folder):
@@ -64,11 +66,22 @@ class FileRules:
         else:
             self.written(effect.kind, effect.word, invocation, sources, at)
 
-    def read(self, word: Word, invocation: Invocation | None, at: WorkingFolder) -> None:
-        """Judge a file that is read: secrets, and connections that look like files."""
+    def read(
+        self, word: Word, invocation: Invocation | None, at: WorkingFolder, kind: str = "reads"
+    ) -> None:
+        """Judge a file that is read: secrets, private folders, connections that look like files.
+
+        `kind`: `lists` only learns the names in a folder, `names` may not be a path at all.
+        """
         hidden = word.shape is None and re.search(r"/dev/(?:tcp|udp)", self.text)
-        if is_secret(word, at.path):
+        tree = invocation is not None and kind == "reads" and invocation.reads_trees
+        if is_secret(word, at.path) or (tree and holds_secrets(word, at.path)):
             self.report.hit("reads-secret", word, invocation)
+        elif kind != "lists" and (
+            is_private(word, at.path, self.roots, surely_path=kind == "reads")
+            or (_is_found(word) and holds_secrets(word, at.path))
+        ):
+            self.report.hit("reads-outside", word, invocation)
         elif locate(word, at.path, self.roots) is Location.NETWORK or (hidden and not invocation):
             self.report.hit("network-device", word, invocation)
 
@@ -182,6 +195,11 @@ class FileRules:
         path = absolute(word.prefix, at.path or "/")
         named = path.rpartition("/")[2] in self.download_names
         return named or path in self.downloads or fetches(word, script)
+
+
+def _is_found(word: Word) -> bool:
+    """Whether the word stands for every file that find finds below a folder."""
+    return any(part.name == FOUND for part in word.expansions())
 
 
 def fetches(word: Word, script: Script) -> bool:

@@ -429,6 +429,9 @@ class Judge:
         """A script or program file; one that this text downloads is a download that is run."""
         word, kind = effect.word, effect.kind
         path = absolute(word.prefix, self.here.path or "/")
+        if kind == "runs-code-file":
+            # What an interpreter cannot read as code it prints, at least the line.
+            self.files.read(word, invocation, self.here)
         if self.files.is_download(word, self.here, self.script):
             kind = "download-run"
         elif kind == "runs-file" and any(p.kind is Expands.PROCESS for p in word.expansions()):
@@ -533,5 +536,5 @@ _HANDLERS: Final[dict[str, Callable[[Judge, Effect, Invocation, SimpleCommand], 
     "sources-activate": Judge.sources_activate,
     "program-file": Judge.program_file,
     **{f"code-{language}": Judge.runs_code for language in LANGUAGES},
-    **dict.fromkeys(("reads", "writes", "deletes", "links"), Judge.path),
+    **dict.fromkeys(("reads", "lists", "names", "writes", "deletes", "links"), Judge.path),
 }

@@ -17,7 +17,8 @@ from kakoi.policy.parsing.words import Word
 PATH_BELOW: Final = "./_"
 NUMBER: Final = "0"
 _NAME: Final = "_"
-_ELSEWHERE: Final = "/home/user/_"
+# Where the toolchain of Go keeps what it fetches.
+_OF_GO: Final = "/home/user/go/_"
 _PRINTED: Final = {
     **dict.fromkeys("date whoami id uname arch".split(), _NAME),
     **dict.fromkeys("nproc wc seq".split(), NUMBER),
@@ -77,7 +78,7 @@ def printed_by(command: SimpleCommand) -> str | None:
         plain = all(_stays_below(word) and not more.match(word.prefix) for word in words)
         return PATH_BELOW if plain else None
     if program == "go" and len(words) == 2 and words[0].static == "env":
-        return _ELSEWHERE if _plain(words) else None
+        return _OF_GO if _plain(words) else None
     if program == "npm" and len(words) == 1 and words[0].static in ("root", "prefix"):
         return PATH_BELOW
     if program == "mktemp":
@@ -90,6 +91,18 @@ def printed_by(command: SimpleCommand) -> str | None:
     if program == "seq" and any(not re.fullmatch(r"\d+", word.static or "") for word in words):
         return None
     return _PRINTED.get(program or "") if _plain(words) else None
+
+
+def found_below(command: SimpleCommand) -> str | None:
+    """Return the folder outside this one whose files a command lists; None if it is not certain."""
+    program = command.words[0].static if command.words else None
+    if program not in ("find", "ls", "fd", "fdfind", "locate", "grep", "rg"):
+        return None
+    for word in command.words[1:]:
+        known = word.text if word.text is not None else word.prefix
+        if word.tilde or re.match(r"/(?!/)|~(?:/|$)|\.\./", known):
+            return re.sub(r"^~", "/home/user", known)
+    return None
 
 
 def _counts(command: SimpleCommand) -> bool:

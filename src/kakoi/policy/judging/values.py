@@ -14,9 +14,14 @@ from itertools import product
 from typing import Final
 
 from kakoi._support.late import dataclass, pattern
-from kakoi.policy.judging.outputs import heredoc_passed_on, plain_output, printed_by_pipeline
+from kakoi.policy.judging.outputs import (
+    found_below,
+    heredoc_passed_on,
+    plain_output,
+    printed_by_pipeline,
+)
 from kakoi.policy.parsing.script import Assignment, Script, SimpleCommand
-from kakoi.policy.parsing.words import Expands, Expansion, Literal, Part, Word, make_word
+from kakoi.policy.parsing.words import FOUND, Expands, Expansion, Literal, Part, Word, make_word
 
 MAX_VARIANTS: Final = 16
 _MAX_DEPTH: Final = 4
@@ -299,9 +304,23 @@ class Values:
         bodies = [redirect.body for redirect in command.redirects if redirect.body is not None]
         if len(bodies) == 1 and not commands:
             printed = plain_output((bodies[0].static or "").strip())
+        folder = found_below(commands[0]) if printed is None and commands else None
+        if folder is not None:
+            return tuple(_with_folder(word, folder) for word in argv)
         if printed is None:
             return argv
         return tuple(_with_shape(word, printed) for word in argv)
+
+
+def _with_folder(word: Word, folder: str) -> Word:
+    """Return the word with a file somewhere below `folder` in place of what xargs is fed."""
+    if not any(part.kind is Expands.FED for part in word.expansions()):
+        return word
+    found = (Literal(folder.rstrip("/") + "/", True), Expansion(Expands.FED, True, FOUND))
+    parts: list[Part] = []
+    for part in word.parts:
+        parts += found if isinstance(part, Expansion) and part.kind is Expands.FED else (part,)
+    return make_word(tuple(parts), word.start, word.end)
 
 
 def _with_shape(word: Word, printed: str) -> Word:

@@ -21,6 +21,8 @@ _CHUNK = pattern(r"'([^']*)'|\"([^\"]*)\"|([^'\"]+)")
 STDIN_NAMES = frozenset(
     {"-", "/dev/stdin", "//dev/stdin", "/dev/fd/0", "//dev/fd/0", "/proc/self/fd/0"}
 )
+# The name of an expansion that stands for any file below the folder before it.
+FOUND = "{}"
 
 
 class Expands(StrEnum):

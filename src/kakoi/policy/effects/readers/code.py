@@ -15,6 +15,7 @@ from kakoi.policy.effects.languages.awk import awk_effects
 from kakoi.policy.effects.languages.code_effect import CodeEffect
 from kakoi.policy.effects.languages.inline import LANGUAGES, inline_code_effects
 from kakoi.policy.effects.languages.sed import sed_effects
+from kakoi.policy.effects.named_paths import code_paths
 from kakoi.policy.effects.programs import Effect, Invocation
 from kakoi.policy.effects.readers.shell import ASSIGNED, Reader
 from kakoi.policy.parsing.words import STDIN_NAMES, Expands, Expansion, Word, literal_word
@@ -204,8 +205,10 @@ def code_effects(language: str, word: Word) -> list[Effect]:
     stand_in = "".join("0" if isinstance(p, Expansion) else p.text for p in word.parts)
     if language in LANGUAGES and LANGUAGES[language].parse is not None:
         # A parser is fast, so the length of the code does not matter.
-        return _at_word(inline_code_effects(language, stand_in), word)
-    return _script_effects(partial(inline_code_effects, language), stand_in, word)
+        found = _at_word(inline_code_effects(language, stand_in), word)
+    else:
+        found = _script_effects(partial(inline_code_effects, language), stand_in, word)
+    return [*found, *code_paths(word)]
 
 
 def read_script_file(invocation: Invocation) -> list[Effect]:

@@ -14,6 +14,7 @@ from kakoi.policy.effects.programs import Effect, Invocation
 from kakoi.policy.parsing.parser import parse
 from kakoi.policy.parsing.script import Script
 from kakoi.policy.parsing.words import (
+    FOUND,
     STDIN_NAMES,
     Expands,
     Expansion,
@@ -128,9 +129,11 @@ def _fill(word: Word, mark: str) -> Word:
 _FD_MARKS: Final = pattern(r"\{(?:/|//|\.|/\.)?\}")
 
 
-def with_marks(argv: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Return fd's command with a path below this directory in place of `{}`, else appended."""
+def with_marks(argv: tuple[Word, ...], folder: Word | None = None) -> tuple[Word, ...]:
+    """Return fd's command with a path below `folder` in place of `{}`, else appended."""
     found = Expansion(Expands.SHAPE, True, "./_")
+    if folder is not None:
+        found = Expansion(Expands.SHAPE, True, re.sub("^~", "/home/user", folder.prefix) + "/_")
     marked = [bool(word.text and _FD_MARKS.search(word.text)) for word in argv]
     if not any(marked):
         return (*argv, make_word((found,), argv[-1].start, argv[-1].end))
@@ -203,7 +206,7 @@ def read_find(invocation: Invocation) -> list[Effect]:
             at += 1
         elif (word.text is None and not word.prefix) or (word.glob and name[:1] == "-"):
             found.append(Effect("unclear-option", word))
-    return found + [Effect("reads", start) for start in starts]
+    return found + [Effect("lists", start) for start in starts]
 
 
 _FINDS_GENERATED: Final = pattern(
@@ -245,10 +248,11 @@ def _found_path(word: Word, starts: list[Word]) -> Word:
     text = word.text
     if text is None or "{}" not in text:
         return word
-    known = starts[0].static if len(starts) == 1 else ("." if not starts else None)
+    known = starts[0].text if len(starts) == 1 else ("." if not starts else None)
     if known and text.startswith("{}"):
+        known = re.sub(r"^~(?=/|$)", "/home/user", known) if starts and starts[0].tilde else known
         known = known.rstrip("/") + "/" if known.strip("/") else "/"
-        unknown = Expansion(Expands.VARIABLE, True)
+        unknown = Expansion(Expands.VARIABLE, True, FOUND)
         return make_word((*literal_word(known, 0, 0).parts, unknown), word.start, word.end)
     return _fill(word, "{}")
 
