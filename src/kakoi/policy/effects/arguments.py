@@ -34,7 +34,8 @@ class Spec:
     nor one of the program's `own`. `any_dash`: a long option can have one dash. `one_dash`:
     spellings of several letters after one dash. A `strict` spec lists every option: an unknown
     option is an effect by itself. `modes`: options of which one says what the program does, as a
-    subcommand does. With `exact`, nothing is its subcommand behind an unknown option.
+    subcommand does. With `exact`, nothing is its subcommand behind an unknown option. With
+    `abbreviates`, a `single` spec takes the beginnings of names.
     `shows`: options with which it changes nothing. `to_stdout`: options with which the operands
     are only read, `in_place` those with which they are written. `trees`: options with which it
     reads everything below a folder (`always`: without one). `digits`: letters that only digits
@@ -64,6 +65,7 @@ class Spec:
     other: str = ""
     any_dash: bool = False
     exact: bool = False
+    abbreviates: bool = False
     shows: frozenset[str] = frozenset()
     to_stdout: frozenset[str] = frozenset()
     in_place: frozenset[str] = frozenset()
@@ -173,6 +175,10 @@ class _Reader:
         spec = self.spec
         if spec.style == "single":
             bare = "-" + name.lstrip("-")
+            if spec.abbreviates and bare not in spec.one_dash:
+                # Perl's Getopt::Long accepts the beginning of a name, in any letter case.
+                full = tuple(o for o in spec.one_dash if o.startswith(bare.lower()))
+                return (name, bare, *full)
             return (bare,) if bare == name else (name, bare)
         if name in spec.spellings or not spec.spellings:
             return (name,)

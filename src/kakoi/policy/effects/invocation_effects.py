@@ -8,7 +8,7 @@ from typing import Final
 from kakoi._support.late import pattern
 from kakoi.policy.effects.arguments import Option
 from kakoi.policy.effects.languages.chmod import mode_effects
-from kakoi.policy.effects.named_paths import named_paths
+from kakoi.policy.effects.named_paths import named_outputs, named_paths
 from kakoi.policy.effects.package_sources import UNPROTECTED, host_risk, index_risk, package_risk
 from kakoi.policy.effects.programs import PLAIN, Effect, Invocation
 from kakoi.policy.effects.readers.code import CODE_READERS
@@ -21,16 +21,13 @@ _COMPRESSORS: Final = frozenset(
     "gzip pigz bzip2 pbzip2 lbzip2 xz pxz zstd zstdmt unzstd lz4 lzip lzop".split()
 )
 _RUNNING_NAME: Final = pattern(
-    r"^--(?:.*-)?(?:exec|execute|pager|plugin|wrapper|cmd|hook|shell|runner|editor|browser)(?:-|$)"
+    r"^--?(?:.*[-_])?(?:exec|execute|pager|plugin|wrapper|cmd|hook|shell|runner|editor|browser|command|launcher)(?:[-_]|$)"
+    r"|^--?(?:.*[-_])(?:tool|program|binary|interpreter|compiler|linker|prog|executable|preprocessor)$"
     r"|^--on-?(?:success|pass|fail|exit)"
-)
-_WRITING_NAME: Final = pattern(
-    r"^--(?:.*-)?(?:out|output|outfile|outdir|dest|destination|log-?file|report-?file|pid-?file)"
-    r"(?:-\w+)?$|^-o$"
 )
 # Their operands are names or texts: no value of a variable can change what they do.
 _SURE_READERS: Final = frozenset("names test set trap source kill config-words git-listing".split())
-_PLAIN_OPERANDS: Final = frozenset({"reads", "lists", "writes", "deletes", "package"})
+_PLAIN_OPERANDS: Final = frozenset({"reads", "lists", "writes", "deletes", "package", "app-object"})
 _RUNNING_OPERANDS: Final = frozenset({"runs", "runs-package", "runs-project"})
 _HARMLESS_GIT_SETTINGS: Final = pattern(
     r"(?:color\.[\w.]+|core\.(?:quotepath|abbrev|autocrlf|ignorecase|safecrlf|longpaths|precomposeunicode)"
@@ -39,6 +36,11 @@ _HARMLESS_GIT_SETTINGS: Final = pattern(
     r"|safe\.directory|commit\.gpgsign|tag\.gpgsign|fetch\.prune|pull\.(?:rebase|ff)|merge\.conflictstyle"
     r"|blame\.\w+|grep\.\w+|http\.sslverify|protocol\.version|gc\.auto)(?:=.*)?|core\.pager=(?:cat)?",
     re.IGNORECASE | re.DOTALL,
+)
+# `app:create_app()` makes the application; `os:system("id")` is no application.
+_CALLS_SOMETHING: Final = pattern(
+    r"^(?:os|posix|subprocess|pty|shutil|ctypes|code|runpy|importlib|builtins|socket|asyncio|multiprocessing)\b[\w.]*:"
+    r"|\(.*[^)\s=\w,'\"{}].*\)|__"
 )
 _HARMLESS_CMAKE: Final = frozenset(
     "capabilities cat compare_files copy copy_directory copy_if_different create_symlink echo "
@@ -63,8 +65,8 @@ def effects_of(invocation: Invocation) -> list[Effect]:
     if reader is not None:
         found.extend(reader(invocation))
     found.extend(_operand_effects(invocation))
-    if spec is PLAIN:
-        found.extend(_effects_by_name(invocation))
+    found.extend(_effects_by_name(invocation))
+    found.extend(named_outputs(invocation))
     if spec.has_traps or spec.reader in _READERS.keys() - _SURE_READERS:
         found.extend(Effect("unclear-option", word) for word in invocation.arguments.unsure)
     refined = [each for effect in found if (each := _refine(effect, invocation)) is not None]
@@ -72,18 +74,19 @@ def effects_of(invocation: Invocation) -> list[Effect]:
 
 
 def _effects_by_name(invocation: Invocation) -> list[Effect]:
-    """A safety net for programs without data: options whose names say what they do."""
+    """A safety net for options that the data does not know: their names say what they do."""
     found: list[Effect] = []
-    words = invocation.words
+    spec, words = invocation.spec, invocation.words
+    known = spec.values | spec.optional | spec.flags | spec.value_effects.keys()
+    known |= spec.flag_effects.keys()
     for option in invocation.arguments.options:
         name = option.names[0]
+        if spec.strict or not known.isdisjoint(option.names):
+            continue
         if _RUNNING_NAME.search(name):
             found.append(Effect("odd-option", option.word))
-        elif _WRITING_NAME.search(name):
-            following = words[words.index(option.word) + 1 :][:1]
-            value = option.value or (following[0] if following else None)
-            if value is not None and value.prefix[:1] in ("/", "~", "."):
-                found.append(Effect("writes", value, option=option.word))
+    if spec is not PLAIN:
+        return found
     files = [w for w in words[1:] if re.match(r"@[\w./~-]+$", w.prefix)]
     return found + [Effect("program-file", word) for word in files if "." in word.prefix]
 
@@ -328,7 +331,12 @@ def _archive(_: Effect, __: Invocation) -> None:
     return None  # read_tar knows whether it is written or read
 
 
+def _app_object(effect: Effect, _: Invocation) -> str | None:
+    return "runs-hook" if _CALLS_SOMETHING.search(effect.word.shown) else None
+
+
 _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = {
+    "app-object": _app_object,
     "http-method": _http_method,
     "sends": _sends,
     "recursive-delete": _recursive_delete,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kakoi._support.late import pattern
-from kakoi.policy.effects.programs import Effect, Invocation
+from kakoi.policy.effects.programs import PLAIN, Effect, Invocation
 from kakoi.policy.parsing.words import Word, literal_word
 
 # Where a path can begin: at the start, behind a letter of an option, or behind `=` and others.
@@ -35,6 +35,19 @@ _BELOW_HOME: Final = pattern(r"""(['"`])/?([.\w-]*(?:\.[A-Za-z]|/)[\w./-]*)\1"""
 _QUOTED: Final = pattern(r"""(['"`])((?:/(?!/)|~/|\.\./)[^'"`\s]*)\1""")
 # The others search for their pattern, wherever it occurs.
 _PATTERN_IS_CODE: Final = frozenset({"yq", "gojq", "miller"})
+# Options, and names before `=`, whose values are written, in whatever way they are spelled.
+_WRITTEN: Final = (
+    r"(?:out|outputs?|dest|destination|dist|logs?|reports?|cache|baseline|badge|pstats|prof|profile|trace|dump|save|write"
+    r"|archive|filename|image|diag|artifacts?|coverage|junit|results?|screenshots?|videos?|downloads?|snapshots?|stats)"
+)
+_KIND: Final = (
+    r"(?:dirs?|directory|files?|path|paths|name|location|folder|prefix|base|root|xml|html|json)"
+)
+_OUTPUT: Final = pattern(
+    rf"--?(?:[\w.-]*[-_.]|[\w.]*(?=[A-Z]))?(?i:{_WRITTEN}[-_.]?{_KIND}?)(?:[.-]\w+)*(?:=|$)"
+    rf"|-[DP][\w.-]*(?i:{_WRITTEN}|build|target)[-_.]?(?i:{_KIND})?="
+    rf"|(?i:\w*{_WRITTEN}[-_.]?{_KIND}?|mochafile|\w*folder|destdir|outdir)="
+)
 _LONGEST: Final = 4096
 
 
@@ -56,6 +69,35 @@ def named_paths(invocation: Invocation, found: Iterable[Effect]) -> Iterator[Eff
         if id(word) not in judged and len(word.prefix) <= _LONGEST:
             spaced = spec.reader in _WITH_COMMANDS
             yield from (Effect("names", path) for path in _paths_in(word, spaced=spaced))
+
+
+def named_outputs(invocation: Invocation) -> Iterator[Effect]:
+    """Yield a `writes` for each path behind a name that says so: `--report-dir=/x`, `output=/x`."""
+    spec, words = invocation.spec, invocation.words
+    if spec.operands in ("words", "runs") or spec.reader in _SELF_READ:
+        return
+    known = spec.values | spec.optional | spec.flags | spec.value_effects.keys()
+    known |= spec.flag_effects.keys()
+    # `-o` of a program without data, or of a subcommand of another program than git.
+    short_is_output = spec is PLAIN or (bool(invocation.subcommand) and invocation.program != "git")
+    for at, word in enumerate(words[1:], 1):
+        named = _OUTPUT.match(word.prefix) if len(word.prefix) <= _LONGEST else None
+        if short_is_output and word.prefix[:2] == "-o" and not word.prefix[2:].strip("="):
+            named = re.match("-o=?", word.prefix)
+        if named is None or word.prefix.partition("=")[0] in known:
+            continue
+        if named[0].endswith("="):
+            value = word.after(named.end())
+            behind = re.match(r"[\w.-]*:(?=[/~])", value.prefix)  # `--x_out=plugins:/path`
+            yield from _output(value.after(behind.end()) if behind else value, word)
+        elif word.static == named[0] and at + 1 < len(words):
+            yield from _output(words[at + 1], word)
+
+
+def _output(value: Word, option: Word) -> Iterator[Effect]:
+    # `--log-level`, `--output json`: only what looks like a path is one.
+    if value.tilde or re.match(r"/|~|\.\.|.*/\.\./", value.prefix):
+        yield Effect("writes", value, option=option)
 
 
 def code_paths(word: Word) -> Iterator[Effect]:

@@ -36,6 +36,7 @@ _KEYS: Final = frozenset(
         "other",
         "any_dash",
         "exact",
+        "abbreviates",
     )
 )
 
@@ -107,6 +108,8 @@ class Invocation:
 
 PLAIN: Final = Spec()
 _ABOUT_ITSELF: Final = frozenset("--help --version -help -version -h -V -v".split())
+# Readers that also read the words of subcommands without data.
+_OF_EVERY_SUBCOMMAND: Final = frozenset({"dotnet"})
 # Programs that accept any prefix of a subcommand, and short names that stand for themselves.
 _ABBREVIATING: Final = frozenset("npm gem composer bundle".split())
 _SHORT_NAMES: Final = frozenset(
@@ -165,6 +168,7 @@ def _spec(name: str, data: dict[str, Any]) -> Spec:
         other=str(data.get("other", "")),
         any_dash=bool(data.get("any_dash", False)),
         exact=bool(data.get("exact", False)),
+        abbreviates=bool(data.get("abbreviates", False)),
         shows=lists["shows"],
         to_stdout=lists["to_stdout"],
         in_place=lists["in_place"],
@@ -239,7 +243,8 @@ def _with_subcommand(program: str, spec: Spec, words: tuple[Word, ...]) -> Invoc
     inner = spec.subcommands.get(sub)
     if inner is None:
         operands = "package" if sub in spec.packages else "text"
-        inner = replace(spec, operands=operands, reader="") if spec.anywhere else PLAIN
+        reader = spec.reader if spec.reader in _OF_EVERY_SUBCOMMAND else ""
+        inner = replace(spec, operands=operands, reader=reader) if spec.anywhere else PLAIN
         if spec.other and sub not in spec.own:
             inner = replace(inner, operands=spec.other, style="posix")
     elif spec.anywhere:

@@ -32,9 +32,11 @@ from kakoi.policy.judging.interpreter_input import (
 from kakoi.policy.judging.paths import absolute
 from kakoi.policy.judging.values import Values
 from kakoi.policy.judging.variables import (
+    NAMING_BUILTINS,
     STATE_BUILTINS,
     Meaning,
     assigns_in_turn,
+    meaning_before,
     meaning_of,
     setting_of,
 )
@@ -234,13 +236,20 @@ class Judge:
         if assignment.name == "IFS" and program_name(command) in ("read", "mapfile", "readarray"):
             return
         word = literal_word(assignment.name, assignment.start, assignment.end)
-        self.variable(assignment.name, assignment.value, word)
+        for program in self.given_to(command):
+            self.variable(assignment.name, assignment.value, word, program)
         value = assignment.value
         if self.script.evaluates and value is not None and assigns_in_turn(value):
             self.hit("arithmetic-text", word, subject=value.shown)
 
-    def variable(self, name: str, value: Word | None, word: Word) -> None:
-        meaning = meaning_of(name, value)
+    def variable(
+        self, name: str, value: Word | None, word: Word, program: str | None = None
+    ) -> None:
+        """Judge a variable; `program` is the one that it is given to, if it is."""
+        known = meaning_of(name, value)
+        meaning = known if program is None else meaning_before(name, value, program)
+        if meaning is Meaning.UNKNOWN and value is not None and self.starts_denied(value):
+            meaning = Meaning.RUNS
         if meaning is Meaning.RUNS and value is not None:
             self.text(value)
         elif meaning is Meaning.PATHS and value is not None and self.stays_inside(name, value):
@@ -249,6 +258,11 @@ class Judge:
             self.hit("extends-path", word, subject=name)
         elif meaning is not Meaning.HARMLESS:
             self.hit(meaning.value, word, subject=name)
+
+    def starts_denied(self, value: Word) -> bool:
+        """Whether the value is a command line that begins with a program that is never allowed."""
+        first = (value.static or "").split()[:1]
+        return bool(first) and first[0].rpartition("/")[2] in self.policy.denied_programs
 
     def stays_inside(self, name: str, value: Word) -> bool:
         """Whether a search path has only directories of the workspace and its previous value."""
@@ -499,7 +513,20 @@ class Judge:
         if setting.effect:
             self.hit(setting.effect, effect.word, invocation)
         elif setting.name:
-            self.variable(setting.name, setting.value, effect.word)
+            operands = [w for w in invocation.arguments.operands if "=" not in w.prefix]
+            is_given = invocation.program in ("env", "cross-env") and operands
+            program = (operands[0].static or "").rpartition("/")[2] if is_given else None
+            self.variable(setting.name, setting.value, effect.word, program)
+
+    def given_to(self, command: SimpleCommand) -> list[str | None]:
+        """Return the programs that get the assignments of `command`; None: they are not exported."""
+        name = program_name(command)
+        if not command.words or (name in NAMING_BUILTINS and name != "export"):
+            return [None]
+        if name != "export":
+            return [name]
+        after = self.script.commands[self.index + 1 :]
+        return [None, *sorted({program_name(each) for each in after if each.words})]
 
     def chdir(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         """The rest of this command happens in another directory."""

@@ -8,6 +8,7 @@ from typing import Final
 from kakoi._support.late import dataclass, pattern
 from kakoi.policy.effects.package_sources import ADDRESS, UNPROTECTED, index_risk
 from kakoi.policy.effects.readers.shell import ASSIGNED, placeholder
+from kakoi.policy.judging.inert_variables import is_inert, names_folder
 from kakoi.policy.parsing.words import Expansion, Word
 
 # Builtins that name variables without giving them a value.
@@ -55,6 +56,18 @@ _ASKED_BY_VALUE: Final = {
     "PYTHONWARNINGS": pattern(r"[\w:, ]*"),
     "PYTEST_ADDOPTS": pattern(r"(?!.*(?:\.\.|~|(?:^|[=\s'\"])/))[^\0]*", re.DOTALL),
     **dict.fromkeys(("JAVA_HOME", "DOTNET_ROOT"), pattern(rf"(?:{_SYSTEM_FOLDER})?")),
+    # With them everything that is sent goes to somebody else, or strangers are believed.
+    **dict.fromkeys(
+        ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
+        pattern(r"(?:(?:https?|socks5h?)://)?(?:localhost|127\.0\.0\.1)?(?::\d+)?/?"),
+    ),
+    **dict.fromkeys(
+        (
+            *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"),
+            *("NODE_EXTRA_CA_CERTS", "npm_config_cafile", "AWS_CA_BUNDLE", "GIT_SSL_CAINFO"),
+        ),
+        pattern(r"(?:/etc/(?:ssl|pki)/(?!.*\.\.).*)?"),
+    ),
     "UV_PYTHON": pattern(rf"{_SYSTEM_FOLDER}|[\w@+-]*\d[\w.@+-]*|"),
 }
 # Where package managers fetch from.
@@ -91,7 +104,9 @@ _HARMLESS_VALUES: Final[Mapping[str, re.Pattern[str]]] = {
     "off": pattern(r"none|true|false|\d*"),
     "make": pattern(r"(?:-?j\d*|\d+|-[ks]|--no-print-directory|\s)*"),
     "java": pattern(r"(?:-X(?:mx|ms|ss)\w+|-D[\w.]+=[\w.:/-]*|\s)*"),
-    "flags": pattern(r"(?!.*(?:exec|linker|plugin|wrapper|agent|-B|@|load|init)).*", re.DOTALL),
+    "flags": pattern(
+        r"(?!.*(?:exec|linker|plugin|wrapper|agent|-B|@|load|init|require|import)).*", re.DOTALL
+    ),
 }
 
 
@@ -129,6 +144,7 @@ class Meaning(StrEnum):
     ASK = "sets-search-path"
     PATHS = "sets-folder"
     RUNS = "runs-shell"
+    UNKNOWN = "sets-unknown"
 
 
 _OF_RISKS: Final[Mapping[str | None, Meaning]] = {
@@ -163,6 +179,29 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
     if _ASKED.fullmatch(name):
         return Meaning.HARMLESS if _HARMLESS_VALUES["flags"].fullmatch(shown) else Meaning.ASK
     return Meaning.HARMLESS
+
+
+def meaning_before(name: str, value: Word | None, program: str) -> Meaning:
+    """Return what `NAME=value` changes in front of `program`; an unknown variable asks."""
+    meaning = meaning_of(name, value)
+    if meaning is not Meaning.HARMLESS or _is_known(name):
+        return meaning
+    text = "" if value is None else value.static
+    shown = "\0" if text is None else text
+    if not is_inert(name, shown, program):
+        return Meaning.UNKNOWN
+    is_path = names_folder(name) and re.match(r"/|~|\.\./", shown)
+    return Meaning.PATHS if is_path and not re.match(_SYSTEM_FOLDER, shown) else Meaning.HARMLESS
+
+
+def _is_known(name: str) -> bool:
+    """Whether the value of the variable was examined, and is harmless."""
+    upper = name.upper() if name.lower().startswith("npm_config_") else name
+    return (
+        any(each.fullmatch(upper) for each in (_DENIED, _INDEXES, _ASKED, _COMPILERS))
+        or upper in _VERIFYING
+        or name in _ASKED_BY_VALUE
+    )
 
 
 def _searched(name: str, shown: str) -> Meaning:

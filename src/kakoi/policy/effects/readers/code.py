@@ -24,6 +24,10 @@ _LONGEST_SCRIPT: Final = 16 * 1024
 _DESCRIPTOR: Final = pattern(r"^/{1,2}(?:dev|proc)/.*fd/")
 # Modules that run their input, or a program that is named after them.
 _RUNNING_MODULES: Final = frozenset("asyncio code codeop IPython ptpython bpython idlelib".split())
+# Modules that write what their operands name.
+_WRITING_MODULES: Final = frozenset(
+    "venv virtualenv zipfile tarfile json.tool zipapp lib2to3 gzip".split()
+)
 # The package that an inner module belongs to: `pip.__main__`, `pip._internal.cli.main`.
 _INNER_MODULE: Final = pattern(r"([A-Za-z]\w*)\._[\w.]*")
 
@@ -173,7 +177,7 @@ def _module(module: Word, operands: tuple[Word, ...]) -> list[Effect]:
     """`python -m MODULE …`: many modules are programs of that name."""
     if inner := _INNER_MODULE.fullmatch(module.static or ""):
         module = literal_word(inner[1], module.start, module.end)
-    if module.static in ("venv", "virtualenv", "zipfile", "tarfile", "json.tool"):
+    if module.static in _WRITING_MODULES:
         return [Effect("writes", word) for word in operands if word.prefix[:1] != "-"]
     if module.static in _RUNNING_MODULES:
         codes = [word for before, word in pairwise(operands) if before.static == "-c"]
@@ -271,6 +275,11 @@ def read_ffmpeg(invocation: Invocation) -> list[Effect]:
         else:
             is_sent = re.match(r"\[|[a-z][\w+]*[:,]", word.prefix)
             found.append(Effect("sends" if is_sent else "writes", word))
+            # `-f tee 'a|b'` writes both.
+            found += [
+                Effect("writes", word.after(bar.end()))
+                for bar in re.finditer(r"\|(?:\[[^]]*\])?", word.prefix)
+            ]
     return found
 
 

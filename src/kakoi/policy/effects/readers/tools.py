@@ -323,6 +323,49 @@ _FIELDS: Final = frozenset({"-f", "--raw-field", "-F", "--field"})
 _QUERY: Final = pattern(r"query=\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
 
 
+_MSBUILD: Final = pattern(
+    r"(?:--?|/)(?:p|property|l|logger|dl|distributedlogger|fl\w*|bl|binarylogger|restoreproperty|rp"
+    r"|testadapterpath|collect|diag)[:=](.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_TAME_PROPERTIES: Final = pattern(
+    r"(?!.*(?:event|command|exe|tool|import|targets|props|before|after)\w*=)"
+    r"\w+=[\w.*-]*(?:[;,]\w+=[\w.*-]*)*",
+    re.IGNORECASE,
+)
+_MSBUILD_LOGS: Final = pattern(
+    r"(?:--?|/)(?:l|logger|collect)[:=](?:console|trx|html|junit|XPlat Code Coverage|\"?Code Coverage)",
+    re.IGNORECASE,
+)
+
+
+def read_archive(invocation: Invocation) -> list[Effect]:
+    """`zip X.zip a`, `7z a X.7z a`, `jar cf X.jar a`: the archive that they write."""
+    operands, named = invocation.arguments.operands, invocation.arguments.named
+    if invocation.program == "zip":
+        return [Effect("writes", word) for word in operands[:1]]
+    first = operands[0].shown if operands else ""
+    if invocation.program.startswith("7z"):
+        return [Effect("writes", w) for w in operands[1:2] if first in ("a", "u", "d", "rn")]
+    file = named("-f", "--file")
+    if named("-c", "--create", "-u", "--update") and file and file.value:
+        return [Effect("writes", file.value)]
+    packs = re.fullmatch(
+        r"-?[A-Za-z0]*[cu][A-Za-z0]*", invocation.words[1].shown if invocation.words[1:] else ""
+    )
+    return [Effect("writes", w) for w in invocation.words[2:4] if packs and w.prefix[:1] != "-"]
+
+
+def read_dotnet(invocation: Invocation) -> list[Effect]:
+    """dotnet: properties that run commands or import other files, and loggers."""
+    found = []
+    for word in invocation.words[1:]:
+        given = _MSBUILD.fullmatch(word.shown)
+        if given and not (_TAME_PROPERTIES.fullmatch(given[1]) or _MSBUILD_LOGS.match(word.shown)):
+            found.append(Effect("odd-option", word))
+    return found
+
+
 def read_forge(invocation: Invocation) -> list[Effect]:
     """`gh api`: its method, and whether its fields change something."""
     if invocation.subcommand != "api":
@@ -409,6 +452,8 @@ TOOL_READERS: Final[dict[str, Reader]] = {
     "always-global": read_global,
     "sqlite": read_sqlite,
     "make": read_make,
+    "archive": read_archive,
+    "dotnet": read_dotnet,
     "forge": read_forge,
     "rename": read_rename,
     "texts": read_texts,
