@@ -53,6 +53,11 @@ _GENERATED: Final = pattern(
     r"|\.(?:pytest_cache|mypy_cache|ruff_cache|tox|nox|eggs|next|nuxt|turbo|parcel-cache|nyc_output"
     r"|gradle|svelte-kit|hypothesis|ipynb_checkpoints)|[\w.-]+\.egg-info)/?$"
 )
+# Other folders that only hold what a run has made.
+_REPLACEABLE: Final = pattern(
+    r"^(?!.*\.\.)(?:/tmp/[^/]+|/var/tmp/[^/]+|(?:.*/)?(?:\.?(?:out|output|site|_site|public|html|tmp|temp|reports?)"
+    r"|test-results|playwright-report|[\w.-]*(?:tmp|temp|build|dist|cache|report)[\w.-]*))(?:/[^/]*)*$"
+)
 
 
 def effects_of(invocation: Invocation) -> list[Effect]:
@@ -151,6 +156,8 @@ def _copied(invocation: Invocation, kind: str, operands: tuple[Word, ...]) -> li
     sources = operands if into or len(operands) < 2 else operands[:-1]
     found = [Effect("reads", word) for word in sources]
     found += [Effect("deletes", word) for word in sources if kind == "moves"]
+    gone = kind == "moves" and operands[len(sources) :]
+    found += [Effect("mass-delete", word) for word in gone or () if word.static == "/dev/null"]
     # A copy of a repository is a repository whose settings are not protected.
     found += [Effect("writes-git", word) for word in sources if names_repository(word)]
     return found + [Effect("writes", word) for word in operands[len(sources) :]]
@@ -331,12 +338,22 @@ def _archive(_: Effect, __: Invocation) -> None:
     return None  # read_tar knows whether it is written or read
 
 
+def _replaces(effect: Effect, _: Invocation) -> str:
+    """A folder that is emptied before it is written: one that a run before has generated."""
+    word = effect.word
+    generated = word.static is not None and bool(
+        _GENERATED.search(word.static) or _REPLACEABLE.search(word.static)
+    )
+    return "writes" if generated else "replaces-folder"
+
+
 def _app_object(effect: Effect, _: Invocation) -> str | None:
     return "runs-hook" if _CALLS_SOMETHING.search(effect.word.shown) else None
 
 
 _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = {
     "app-object": _app_object,
+    "replaces": _replaces,
     "http-method": _http_method,
     "sends": _sends,
     "recursive-delete": _recursive_delete,

@@ -30,7 +30,7 @@ _VERSIONED: Final = pattern(
     r"(python|pip|pypy|php|ruby|node|gcc|g\+\+|clang|clang\+\+|clang-format|clang-tidy|cpp)"
     r"(?:3?-?\d+(?:\.\d+)*)"
 )
-DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir"})
+DELETERS: Final = frozenset({"rm", "unlink", "shred", "rmdir", "truncate"})
 # Programs that scripts keep in variables: `$PYTHON -m pytest`.
 _KEPT_IN_VARIABLES: Final = frozenset(
     "python python3 pytest pip pip3 node npm npx yarn pnpm go cargo make gmake cmake ninja gcc g++ "

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from kakoi._support.late import dataclass
+from kakoi._support.late import dataclass, pattern
 from kakoi.policy.effects.invocation_effects import effects_of
 from kakoi.policy.effects.languages.inline import LANGUAGES
 from kakoi.policy.effects.programs import Effect, Invocation, invoke
@@ -43,6 +43,7 @@ from kakoi.policy.judging.variables import (
 from kakoi.policy.parsing.parser import Reading, readings, reads_in_its_own_way
 from kakoi.policy.parsing.script import Assignment, Redirect, SimpleCommand, Unreadable
 from kakoi.policy.parsing.words import (
+    FOUND,
     STDIN_NAMES,
     Expands,
     Expansion,
@@ -54,6 +55,7 @@ from kakoi.policy.parsing.words import (
 from kakoi.policy.rules import Verdict
 
 MAX_WRAPPERS: Final = 8
+_OVERWRITES: Final = pattern(r"(?:.*/)?(?:cp|tee|install|sponge|ln|dd)")
 # No one writes more texts than this in one command, and each is parsed.
 MAX_TEXTS: Final = 100
 
@@ -325,6 +327,13 @@ class Judge:
             argv = self.values.fed(argv, command)
         if effect.text in ("xargs", "find") and (argv[0].static or "").split("/")[-1] in DELETERS:
             self.hit("mass-delete", argv[0], invocation)
+            # `-exec cp /dev/null {}` empties what is found.
+        elif effect.text in ("xargs", "find") and _OVERWRITES.fullmatch(argv[0].static or ""):
+            is_found = any(
+                part.name == FOUND or part.kind is Expands.FED for part in argv[-1].expansions()
+            )
+            if is_found and argv[-1].parts and isinstance(argv[-1].parts[-1], Expansion):
+                self.hit("mass-delete", argv[0], invocation)
         if invocation.program in ("command", "builtin") and argv[0].static in STATE_BUILTINS:
             self.hit("wrapped-builtin", argv[0], invocation)
         lenient = effect.text if effect.text in ("runs-package", "runs-project") else ""
@@ -519,7 +528,7 @@ class Judge:
             self.variable(setting.name, setting.value, effect.word, program)
 
     def given_to(self, command: SimpleCommand) -> list[str | None]:
-        """Return the programs that get the assignments of `command`; None: they are not exported."""
+        """Return the programs that get what `command` assigns; None: it is not exported."""
         name = program_name(command)
         if not command.words or (name in NAMING_BUILTINS and name != "export"):
             return [None]
@@ -532,6 +541,13 @@ class Judge:
         """The rest of this command happens in another directory."""
         known = effect.word.text
         self.here = WorkingFolder(None if known is None else absolute(known, self.here.path or "/"))
+
+    def replaces_folder(
+        self, effect: Effect, invocation: Invocation, command: SimpleCommand
+    ) -> None:
+        """A folder that is emptied before it is written."""
+        self.hit("mass-delete", effect.word, invocation)
+        self.path(Effect("writes", effect.word), invocation, command)
 
     def path(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         self.files.path(effect, invocation, self.sources(command), self.here)
@@ -563,5 +579,6 @@ _HANDLERS: Final[dict[str, Callable[[Judge, Effect, Invocation, SimpleCommand], 
     "sources-activate": Judge.sources_activate,
     "program-file": Judge.program_file,
     **{f"code-{language}": Judge.runs_code for language in LANGUAGES},
+    "replaces-folder": Judge.replaces_folder,
     **dict.fromkeys(("reads", "lists", "names", "writes", "deletes", "links"), Judge.path),
 }

@@ -21,6 +21,12 @@ from kakoi.policy.effects.readers.shell import ASSIGNED, Reader
 from kakoi.policy.parsing.words import STDIN_NAMES, Expands, Expansion, Word, literal_word
 
 _LONGEST_SCRIPT: Final = 16 * 1024
+# It lists everything here and removes it.
+_REMOVES_MANY: Final = pattern(
+    r"""(?s)^(?=.*(?:listdir\(\s*(?:['"]\.['"])?\s*\)|r?glob\(\s*['"]\*{1,2}(?:/\*)?['"]|readdirSync\(\s*['"]\.['"]"""
+    r"""|Dir\[\s*['"]\*{1,2}(?:/\*)?['"]))"""
+    r".*(?:\bunlink(?:Sync)?\b|\bos\.remove\b|\brmSync\b|File\.delete)"
+)
 _DESCRIPTOR: Final = pattern(r"^/{1,2}(?:dev|proc)/.*fd/")
 # Modules that run their input, or a program that is named after them.
 _RUNNING_MODULES: Final = frozenset("asyncio code codeop IPython ptpython bpython idlelib".split())
@@ -197,6 +203,11 @@ def framework_code(language: str, operands: tuple[Word, ...]) -> list[Effect]:
     for before, word in pairwise(operands):
         if script == "manage.py" and before.static in ("-c", "--command"):
             found.extend(code_effects(language, word))
+        if script == "manage.py" and (
+            word.static in ("flush", "reset_db")
+            or (before.static != "manage.py" and word.static == "zero")
+        ):
+            found.append(Effect("database-deletes", word))
         if script == "artisan" and word.prefix.startswith("--execute="):
             found.extend(code_effects(language, word.after(len("--execute="))))
     return found
@@ -212,6 +223,8 @@ def code_effects(language: str, word: Word) -> list[Effect]:
         found = _at_word(inline_code_effects(language, stand_in), word)
     else:
         found = _script_effects(partial(inline_code_effects, language), stand_in, word)
+    if len(stand_in) <= _LONGEST_SCRIPT and _REMOVES_MANY.search(stand_in):
+        found.append(Effect("program-deletes", word))
     return [*found, *code_paths(word)]
 
 

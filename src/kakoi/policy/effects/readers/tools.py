@@ -334,7 +334,7 @@ _TAME_PROPERTIES: Final = pattern(
     re.IGNORECASE,
 )
 _MSBUILD_LOGS: Final = pattern(
-    r"(?:--?|/)(?:l|logger|collect)[:=](?:console|trx|html|junit|XPlat Code Coverage|\"?Code Coverage)",
+    r"(?:--?|/)(?:l|logger|collect)[:=](?:console|trx|html|junit|\"?(?:XPlat )?Code Coverage)",
     re.IGNORECASE,
 )
 
