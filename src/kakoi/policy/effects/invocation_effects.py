@@ -53,6 +53,21 @@ _GENERATED: Final = pattern(
     r"|\.(?:pytest_cache|mypy_cache|ruff_cache|tox|nox|eggs|next|nuxt|turbo|parcel-cache|nyc_output"
     r"|gradle|svelte-kit|hypothesis|ipynb_checkpoints)|[\w.-]+\.egg-info)/?$"
 )
+# Programs that come from a package of another name.
+_PACKAGES: Final = {
+    "tsc": "typescript",
+    "ng": "@angular/cli",
+    "swc": "@swc/cli",
+    "babel": "@babel/cli",
+    "webpack": "webpack-cli",
+    "tailwindcss": "@tailwindcss/cli",
+    "commitlint": "@commitlint/cli",
+    "markdownlint": "markdownlint-cli",
+    "biome": "@biomejs/biome",
+    "playwright": "@playwright/test",
+    "sb": "storybook",
+    "redocly": "@redocly/cli",
+}
 # Other folders that only hold what a run has made.
 _REPLACEABLE: Final = pattern(
     r"^(?!.*\.\.)(?:/tmp/[^/]+|/var/tmp/[^/]+|(?:.*/)?(?:\.?(?:out|output|site|_site|public|html|tmp|temp|reports?)"
@@ -347,12 +362,25 @@ def _replaces(effect: Effect, _: Invocation) -> str:
     return "writes" if generated else "replaces-folder"
 
 
+def _brings_program(effect: Effect, invocation: Invocation) -> str | None:
+    """`npx -p PACKAGE PROGRAM`: the program of that name need not be the one that is listed."""
+    risk = package_risk(effect.word, invocation.program)
+    package = re.sub(r"(?<=.)@[\w.^~<>=*-]+$", "", effect.word.static or "\0")
+    operands = invocation.arguments.operands
+    program = (
+        (operands[-1] if invocation.program == "pnpm" else operands[0]).shown if operands else ""
+    )
+    is_own = package in (program, _PACKAGES.get(program)) or package.rpartition("/")[2] == program
+    return risk or (None if is_own else "package-program")
+
+
 def _app_object(effect: Effect, _: Invocation) -> str | None:
     return "runs-hook" if _CALLS_SOMETHING.search(effect.word.shown) else None
 
 
 _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = {
     "app-object": _app_object,
+    "brings-program": _brings_program,
     "replaces": _replaces,
     "http-method": _http_method,
     "sends": _sends,

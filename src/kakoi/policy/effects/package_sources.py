@@ -8,7 +8,8 @@ import re
 from typing import Final
 
 from kakoi._support.late import pattern
-from kakoi.policy.parsing.words import Word
+from kakoi.policy.effects.arguments import is_pipe
+from kakoi.policy.parsing.words import STDIN_NAMES, Word
 
 # Effects that the rules know.
 ADDRESS: Final = "installs-address"
@@ -36,6 +37,8 @@ def package_risk(word: Word, program: str) -> str | None:
     found = _worst(text)
     if found is not None:
         return found
+    if text in STDIN_NAMES or (word.text is None and not text and is_pipe(word)):
+        return ADDRESS
     is_repository = program in _GITHUB_BY_NAME and _REPOSITORY.fullmatch(text)
     if is_repository or _HOSTED.fullmatch(text) or _BY_SSH.fullmatch(text):
         return ADDRESS
@@ -43,11 +46,9 @@ def package_risk(word: Word, program: str) -> str | None:
 
 
 def index_risk(word: Word) -> str | None:
-    """Return the risk of an index; one with an https URL has none."""
+    """Return the risk of an index: whose it is, nobody knows from its address."""
     text = _known(word)
     found = _worst(text)
-    if found == ADDRESS and not any(_is_plain(match) for match in _URL.finditer(text)):
-        return None
     # A value that is filled in at run time can be any URL.
     return ADDRESS if found is None and word.text is None and not text else found
 

@@ -29,6 +29,31 @@ _PROGRAM_FOLDER: Final = pattern(
 )
 
 
+_NODE_FILES: Final = r"package\.json|.*\.config\.[cm]?[jt]s|\..*rc\.[cm]?js"
+_PYTHON_FILES: Final = r"setup\.(?:py|cfg)|pyproject\.toml|conftest\.py|requirements.*\.txt"
+# The files of a folder that a program runs without being told so.
+_RUN_BY: Final = {
+    **dict.fromkeys(("make", "gmake"), r"(?:GNU)?[mM]akefile|.*\.mk"),
+    **dict.fromkeys(
+        "npm yarn pnpm bun npx jest vitest eslint vite webpack tsc".split(), _NODE_FILES
+    ),
+    **dict.fromkeys("pip pip3 uv pytest py.test poetry pdm hatch tox nox".split(), _PYTHON_FILES),
+    **dict.fromkeys(("gradle", "gradlew"), r".*\.gradle(?:\.kts)?"),
+    **dict.fromkeys(("mvn", "mvnw", "maven"), r"pom\.xml"),
+    "cmake": r"CMakeLists\.txt|.*\.cmake",
+    "cargo": r"build\.rs|Cargo\.toml|.*\.rs",
+    "just": r"\.?justfile",
+    "rake": r"Rakefile",
+    "bundle": r"Gemfile|.*\.gemspec",
+    "meson": r"meson\.build",
+    "composer": r"composer\.json",
+    "go": r".*\.go|go\.mod",
+}
+_RUNNERS: Final = frozenset(
+    "go deno bun java cargo just swift kotlin scala dotnet pip pip3 jupyter streamlit julia lua".split()
+)
+
+
 class FileRules:
     """Judges paths.
 
@@ -189,6 +214,26 @@ class FileRules:
         """Whether code or settings at `word` come from outside the project."""
         address = re.match(r"[A-Za-z][\w+.-]*://|data:|npm:|git\+", word.prefix)
         return bool(address) or locate(word, at.path, self.roots) is Location.OUTSIDE
+
+    def downloads_run_by(self, invocation: Invocation, at: WorkingFolder) -> list[Word]:
+        """Return the words through which a program runs a download: `make` runs its Makefile."""
+        if not (self.downloads or self.download_names):
+            return []
+        names = {path.rpartition("/")[2] for path in self.downloads} | self.download_names
+        runs = _RUN_BY.get(invocation.program)
+        if runs and any(re.fullmatch(runs, name) for name in names):
+            return [invocation.words[0]]
+        if invocation.program not in _RUNNERS:
+            return []
+        return [
+            word
+            for word in invocation.words[1:]
+            if word.text
+            and (
+                word.text in self.download_names
+                or absolute(word.text, at.path or "/") in self.downloads
+            )
+        ]
 
     def is_download(self, word: Word, at: WorkingFolder, script: Script) -> bool:
         """Whether `word` names a file that this text downloaded, or downloads something itself."""

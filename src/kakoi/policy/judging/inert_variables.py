@@ -63,11 +63,11 @@ _OF_TOOLS: Final = pattern(
 _PROJECT: Final = frozenset(
     (
         "python python2 python3 pypy3 node nodejs ts-node tsx deno bun ruby php java pytest "
-        "py.test npm yarn pnpm npx bunx uv uvx tox nox poetry pdm hatch pipenv rye pixi jest vitest mocha "
-        "ava cypress playwright go cargo dotnet mvn mvnw gradle gradlew rspec rails rake bundle "
-        "phpunit pest flask django-admin uvicorn gunicorn streamlit next nuxt vite webpack nx "
-        "turbo ctest torchrun manage.py alembic celery behave robot locust unittest nosetests trial nyc "
-        "c8 karma tap coverage jupyter just"
+        "py.test npm yarn pnpm npx bunx uv uvx tox nox poetry pdm hatch pipenv rye pixi jest "
+        "vitest mocha ava cypress playwright go cargo dotnet mvn mvnw gradle gradlew rspec "
+        "rails rake bundle phpunit pest flask django-admin uvicorn gunicorn streamlit next "
+        "nuxt vite webpack nx turbo ctest torchrun manage.py alembic celery behave robot "
+        "locust unittest nosetests trial nyc c8 karma tap coverage jupyter just"
     ).split()
 )
 _NO_PROGRAM: Final = frozenset(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from kakoi._support.late import dataclass, pattern
+from kakoi.policy.effects.arguments import is_pipe
 from kakoi.policy.effects.invocation_effects import effects_of
 from kakoi.policy.effects.languages.inline import LANGUAGES
 from kakoi.policy.effects.programs import Effect, Invocation, invoke
@@ -181,6 +182,8 @@ class Judge:
             self.listed(invocation, word, lenient, asked=Verdict.ASK in verdicts)
         for effect in effects_of(invocation):
             self.effect(effect, invocation, command)
+        for word in self.files.downloads_run_by(invocation, self.here):
+            self.hit("download-run", word, invocation)
         for operand in possible_options(invocation) if self.has_option_like_values else ():
             self.hit("unclear-option", operand, invocation)
 
@@ -445,7 +448,9 @@ class Judge:
             self.runs(effect, invocation, command)
 
     def loads_outside(self, effect: Effect, invocation: Invocation, _: SimpleCommand) -> None:
-        if self.files.comes_from_outside(effect.word, self.here):
+        word = effect.word
+        piped = word.static in STDIN_NAMES or word.prefix.startswith(("/dev/fd/", "/proc/self/fd/"))
+        if piped or is_pipe(word) or self.files.comes_from_outside(word, self.here):
             self.hit("loads", effect.word, invocation)
 
     def runs_file(self, effect: Effect, invocation: Invocation | None, *_: SimpleCommand) -> None:

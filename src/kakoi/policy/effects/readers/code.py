@@ -21,6 +21,12 @@ from kakoi.policy.effects.readers.shell import ASSIGNED, Reader
 from kakoi.policy.parsing.words import STDIN_NAMES, Expands, Expansion, Word, literal_word
 
 _LONGEST_SCRIPT: Final = 16 * 1024
+# Something that is fetched becomes code.
+_FETCHES_CODE: Final = pattern(
+    r"(?s)^(?=.*(?:\bfetch\b|https?\.get|urlopen|requests\.|axios|URI\.open|open-uri|httpx|https?://))"
+    r".*(?:\beval\b|\bexec\b|new Function|vm\.run|\bcompile\("
+    r"|\bimport\s*\(?\s*['\"](?:https?|npm|jsr):|instance_eval)"
+)
 # It lists everything here and removes it.
 _REMOVES_MANY: Final = pattern(
     r"""(?s)^(?=.*(?:listdir\(\s*(?:['"]\.['"])?\s*\)|r?glob\(\s*['"]\*{1,2}(?:/\*)?['"]|readdirSync\(\s*['"]\.['"]"""
@@ -225,6 +231,8 @@ def code_effects(language: str, word: Word) -> list[Effect]:
         found = _script_effects(partial(inline_code_effects, language), stand_in, word)
     if len(stand_in) <= _LONGEST_SCRIPT and _REMOVES_MANY.search(stand_in):
         found.append(Effect("program-deletes", word))
+    if len(stand_in) <= _LONGEST_SCRIPT and _FETCHES_CODE.search(stand_in):
+        found.append(Effect("program-unreadable", word))
     return [*found, *code_paths(word)]
 
 
