@@ -34,9 +34,7 @@ _PYTHON_FILES: Final = r"setup\.(?:py|cfg)|pyproject\.toml|conftest\.py|requirem
 # The files of a folder that a program runs without being told so.
 _RUN_BY: Final = {
     **dict.fromkeys(("make", "gmake"), r"(?:GNU)?[mM]akefile|.*\.mk"),
-    **dict.fromkeys(
-        "npm yarn pnpm bun npx jest vitest eslint vite webpack tsc".split(), _NODE_FILES
-    ),
+    **dict.fromkeys("npm yarn pnpm bun npx jest vite vitest eslint webpack".split(), _NODE_FILES),
     **dict.fromkeys("pip pip3 uv pytest py.test poetry pdm hatch tox nox".split(), _PYTHON_FILES),
     **dict.fromkeys(("gradle", "gradlew"), r".*\.gradle(?:\.kts)?"),
     **dict.fromkeys(("mvn", "mvnw", "maven"), r"pom\.xml"),
@@ -50,7 +48,7 @@ _RUN_BY: Final = {
     "go": r".*\.go|go\.mod",
 }
 _RUNNERS: Final = frozenset(
-    "go deno bun java cargo just swift kotlin scala dotnet pip pip3 jupyter streamlit julia lua".split()
+    "go deno bun java cargo just swift kotlin scala dotnet pip pip3 jupyter streamlit".split()
 )
 
 

@@ -31,6 +31,16 @@ from kakoi.policy.judging.interpreter_input import (
     text_written_by,
 )
 from kakoi.policy.judging.paths import absolute
+from kakoi.policy.judging.command_words import (
+    DELETERS,
+    callable_functions,
+    find_program,
+    may_name_program,
+    names_known_program,
+    program_name,
+    starts_itself_without_end,
+)
+from kakoi.policy.judging.sending import secret_that_leaves
 from kakoi.policy.judging.values import Values
 from kakoi.policy.judging.variables import (
     NAMING_BUILTINS,
@@ -182,6 +192,9 @@ class Judge:
             self.listed(invocation, word, lenient, asked=Verdict.ASK in verdicts)
         for effect in effects_of(invocation):
             self.effect(effect, invocation, command)
+        leaves = secret_that_leaves(invocation, self.script)
+        if leaves is not None:
+            self.hit("sends-secret", leaves, invocation)
         for word in self.files.downloads_run_by(invocation, self.here):
             self.hit("download-run", word, invocation)
         for operand in possible_options(invocation) if self.has_option_like_values else ():

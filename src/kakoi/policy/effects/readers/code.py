@@ -21,6 +21,13 @@ from kakoi.policy.effects.readers.shell import ASSIGNED, Reader
 from kakoi.policy.parsing.words import STDIN_NAMES, Expands, Expansion, Word, literal_word
 
 _LONGEST_SCRIPT: Final = 16 * 1024
+# It reads a secret, and it sends.
+_SENDS_SECRET: Final = pattern(
+    r"(?s)^(?=.*(?:urlopen|requests\.|httpx|http\.client|socket\b|fetch\(|https?['\")\s.]*\.(?:get|request)|Net::HTTP|curl_"
+    r"|URI\.open|file_get_contents\(\s*['\"]https?:|aiohttp|axios|LWP))"
+    r"(?:.*(?:environ|getenv|process\.env|\bENV)\W{0,8}(?:get\W{0,4})?\w*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL)"
+    r"|.*['\"](?:[^'\"]*/)?(?:\.env(?:\.\w+)?|[^'\"]*(?:credentials|secrets?)(?:\.\w+)?|[^'\"]*\.(?:pem|key))['\"])",
+)
 # Something that is fetched becomes code.
 _FETCHES_CODE: Final = pattern(
     r"(?s)^(?=.*(?:\bfetch\b|https?\.get|urlopen|requests\.|axios|URI\.open|open-uri|httpx|https?://))"
@@ -231,6 +238,8 @@ def code_effects(language: str, word: Word) -> list[Effect]:
         found = _script_effects(partial(inline_code_effects, language), stand_in, word)
     if len(stand_in) <= _LONGEST_SCRIPT and _REMOVES_MANY.search(stand_in):
         found.append(Effect("program-deletes", word))
+    if len(stand_in) <= _LONGEST_SCRIPT and _SENDS_SECRET.search(stand_in):
+        found.append(Effect("sends-secret", word))
     if len(stand_in) <= _LONGEST_SCRIPT and _FETCHES_CODE.search(stand_in):
         found.append(Effect("program-unreadable", word))
     return [*found, *code_paths(word)]
