@@ -516,6 +516,13 @@ class Judge:
         else:
             self.hit(effect.kind, word, invocation)
 
+    def loads_code(self, effect: Effect, invocation: Invocation, _: SimpleCommand) -> None:
+        """A plugin, a parser, a reporter: a file of the project that becomes part of a tool."""
+        if self.files.comes_from_outside(effect.word, self.here):
+            self.hit("loads", effect.word, invocation)
+        elif re.search(r"^\.|/|\.(?:[cm]?[jt]s|py|rb|php|so)$", effect.word.shown.lstrip("@")):
+            self.hit("loads-file", effect.word, invocation)
+
     def sources_activate(self, effect: Effect, invocation: Invocation, _: SimpleCommand) -> None:
         """`source VENV/bin/activate`: of a virtual environment, unless this text writes it."""
         path = absolute(effect.word.prefix, self.here.path or "/")
@@ -594,6 +601,7 @@ _HANDLERS: Final[dict[str, Callable[[Judge, Effect, Invocation, SimpleCommand], 
     "runs-sql-input": Judge.runs_sql_input,
     "fed-commands": Judge.fed_commands,
     "loads-outside": Judge.loads_outside,
+    "loads-code": Judge.loads_code,
     "sources-activate": Judge.sources_activate,
     "program-file": Judge.program_file,
     **{f"code-{language}": Judge.runs_code for language in LANGUAGES},

@@ -14,8 +14,8 @@ from kakoi.policy.parsing.script import Script, SimpleCommand
 from kakoi.policy.parsing.words import Expands, Expansion, Word
 
 _NETWORK: Final = frozenset(
-    "curl wget aria2c http https fetch dig host nslookup ping ping6 traceroute whois ffmpeg ffprobe "
-    "gh glab npm yarn pnpm pip pip3 uv go cargo gem git deno".split()
+    "curl wget aria2c http https fetch dig host nslookup ping ping6 traceroute whois ffmpeg "
+    "ffprobe gh glab npm yarn pnpm pip pip3 uv go cargo gem git deno".split()
 )
 # With them a program proves who it is: that is what the secret is for.
 _PROVING: Final = frozenset(
