@@ -374,12 +374,20 @@ def _brings_program(effect: Effect, invocation: Invocation) -> str | None:
     return risk or (None if is_own else "package-program")
 
 
+def _renames_members(effect: Effect, _: Invocation) -> str | None:
+    """`--transform 's,^,/etc/,'`: the new names may lead elsewhere, or a command makes them."""
+    text = effect.word.static
+    plain = text is not None and ".." not in text and not re.match(r"s(.).*?\1/|.*e[a-z]*$", text)
+    return None if plain else "leaves-tree"
+
+
 def _app_object(effect: Effect, _: Invocation) -> str | None:
     return "runs-hook" if _CALLS_SOMETHING.search(effect.word.shown) else None
 
 
 _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = {
     "app-object": _app_object,
+    "renames-members": _renames_members,
     "brings-program": _brings_program,
     "replaces": _replaces,
     "http-method": _http_method,

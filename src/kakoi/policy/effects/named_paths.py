@@ -25,6 +25,11 @@ _SELF_READ: Final = frozenset(
 _WRAPPING: Final = frozenset(
     {"runs", "runs-project", "runs-package", "runs-script", "runs-script-named", "package"}
 )
+# Effects of words that may name a path, which these say nothing about.
+_ABOUT_NO_PATH: Final = frozenset(
+    "package index unverified program-file loads-outside loads-code loads-file runs-hook odd-option "
+    "app-object none".split()
+)
 _WITH_COMMANDS: Final = frozenset({"sqlite", "database"})
 # A path in code that mentions the home directory, and is joined to it: `home + "/.netrc"`.
 _MENTIONS_HOME: Final = pattern(
@@ -56,6 +61,7 @@ def named_paths(invocation: Invocation, found: Iterable[Effect]) -> Iterator[Eff
     spec = invocation.spec
     if spec.operands == "words" or spec.reader in _SELF_READ:
         return
+    found = [effect for effect in found if effect.kind not in _ABOUT_NO_PATH]
     judged = {id(effect.word) for effect in found}
     if spec.operands in _WRAPPING:
         judged |= {id(word) for word in invocation.arguments.operands}
@@ -64,7 +70,8 @@ def named_paths(invocation: Invocation, found: Iterable[Effect]) -> Iterator[Eff
     patterns = list(_patterns(invocation))
     judged |= {id(word) for word in patterns}
     if invocation.program in _PATTERN_IS_CODE:
-        yield from (Effect("names", path) for word in patterns for path in _quoted_in(word))
+        words = invocation.words[1:]
+        yield from (Effect("names", path) for word in words for path in _quoted_in(word))
     for word in invocation.words[1:]:
         if id(word) not in judged and len(word.prefix) <= _LONGEST:
             spaced = spec.reader in _WITH_COMMANDS

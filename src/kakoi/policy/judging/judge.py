@@ -508,6 +508,7 @@ class Judge:
     def program_file(self, effect: Effect, invocation: Invocation, _: SimpleCommand) -> None:
         """`awk -f FILE`: a file of the project, unless the text itself provides it."""
         word, path = effect.word, absolute(effect.word.prefix, self.here.path or "/")
+        self.files.read(word, invocation, self.here, "names")
         fed = word.shape is None or (word.static or "") in STDIN_NAMES or path.startswith("/proc/")
         if self.files.is_download(word, self.here, self.script):
             self.hit("download-run", word, invocation)
@@ -520,7 +521,7 @@ class Judge:
         """A plugin, a parser, a reporter: a file of the project that becomes part of a tool."""
         if self.files.comes_from_outside(effect.word, self.here):
             self.hit("loads", effect.word, invocation)
-        elif re.search(r"^\.|/|\.(?:[cm]?[jt]s|py|rb|php|so)$", effect.word.shown.lstrip("@")):
+        elif re.search(r"^[.{]|/|\.(?:[cm]?[jt]s|py|rb|php|so)$", effect.word.shown.lstrip("@")):
             self.hit("loads-file", effect.word, invocation)
 
     def sources_activate(self, effect: Effect, invocation: Invocation, _: SimpleCommand) -> None:
@@ -565,6 +566,7 @@ class Judge:
     def chdir(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         """The rest of this command happens in another directory."""
         known = effect.word.text
+        self.files.read(effect.word, invocation, self.here, "names")
         self.here = WorkingFolder(None if known is None else absolute(known, self.here.path or "/"))
 
     def replaces_folder(
