@@ -22,7 +22,7 @@ _COMPRESSORS: Final = frozenset(
 )
 _RUNNING_NAME: Final = pattern(
     r"^--?(?:.*[-_])?(?:exec|execute|pager|plugin|wrapper|cmd|hook|shell|runner|editor|browser|command|launcher)(?:[-_]|$)"
-    r"|^--?(?:.*[-_])(?:tool|program|binary|interpreter|compiler|linker|prog|executable|preprocessor)$"
+    r"|^--?(?:\w.*[-_])(?:tool|program|binary|interpreter|compiler|linker|prog|executable|preprocessor)$"
     r"|^--on-?(?:success|pass|fail|exit)"
 )
 # Their operands are names or texts: no value of a variable can change what they do.

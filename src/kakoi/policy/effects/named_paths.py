@@ -27,8 +27,8 @@ _WRAPPING: Final = frozenset(
 )
 # Effects of words that may name a path, which these say nothing about.
 _ABOUT_NO_PATH: Final = frozenset(
-    "package index unverified program-file loads-outside loads-code loads-file runs-hook odd-option "
-    "app-object none".split()
+    "package index unverified program-file loads-outside loads-code loads-file runs-hook "
+    "odd-option app-object none".split()
 )
 _WITH_COMMANDS: Final = frozenset({"sqlite", "database"})
 # A path in code that mentions the home directory, and is joined to it: `home + "/.netrc"`.

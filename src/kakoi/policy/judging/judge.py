@@ -43,12 +43,12 @@ from kakoi.policy.judging.command_words import (
 from kakoi.policy.judging.sending import secret_that_leaves
 from kakoi.policy.judging.values import Values
 from kakoi.policy.judging.variables import (
-    NAMING_BUILTINS,
     STATE_BUILTINS,
     Meaning,
     assigns_in_turn,
     meaning_before,
     meaning_of,
+    programs_given,
     setting_of,
 )
 from kakoi.policy.parsing.parser import Reading, readings, reads_in_its_own_way
@@ -254,7 +254,7 @@ class Judge:
         if assignment.name == "IFS" and program_name(command) in ("read", "mapfile", "readarray"):
             return
         word = literal_word(assignment.name, assignment.start, assignment.end)
-        for program in self.given_to(command):
+        for program in programs_given(command, self.script, self.index):
             self.variable(assignment.name, assignment.value, word, program)
         value = assignment.value
         if self.script.evaluates and value is not None and assigns_in_turn(value):
@@ -552,16 +552,6 @@ class Judge:
             is_given = invocation.program in ("env", "cross-env") and operands
             program = (operands[0].static or "").rpartition("/")[2] if is_given else None
             self.variable(setting.name, setting.value, effect.word, program)
-
-    def given_to(self, command: SimpleCommand) -> list[str | None]:
-        """Return the programs that get what `command` assigns; None: it is not exported."""
-        name = program_name(command)
-        if not command.words or (name in NAMING_BUILTINS and name != "export"):
-            return [None]
-        if name != "export":
-            return [name]
-        after = self.script.commands[self.index + 1 :]
-        return [None, *sorted({program_name(each) for each in after if each.words})]
 
     def chdir(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         """The rest of this command happens in another directory."""

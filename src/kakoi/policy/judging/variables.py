@@ -9,6 +9,8 @@ from kakoi._support.late import dataclass, pattern
 from kakoi.policy.effects.package_sources import ADDRESS, UNPROTECTED, index_risk
 from kakoi.policy.effects.readers.shell import ASSIGNED, placeholder
 from kakoi.policy.judging.inert_variables import is_inert, names_folder
+from kakoi.policy.judging.program_names import program_name
+from kakoi.policy.parsing.script import Script, SimpleCommand
 from kakoi.policy.parsing.words import Expansion, Word
 
 # Builtins that name variables without giving them a value.
@@ -264,3 +266,14 @@ def setting_of(word: Word, program: str) -> VariableSetting:
         name not in ("PATH", "IFS") or program in ("export", "readonly")
     )
     return VariableSetting() if keeps else VariableSetting(name, placeholder(word))
+
+
+def programs_given(command: SimpleCommand, script: Script, index: int) -> list[str | None]:
+    """Return the programs that get what command `index` assigns; None: it is not exported."""
+    name = program_name(command)
+    if not command.words or (name in NAMING_BUILTINS and name != "export"):
+        return [None]
+    if name != "export":
+        return [name]
+    after = script.commands[index + 1 :]
+    return [None, *sorted({program_name(each) for each in after if each.words})]
