@@ -31,15 +31,6 @@ from kakoi.policy.judging.interpreter_input import (
     text_written_by,
 )
 from kakoi.policy.judging.paths import absolute
-from kakoi.policy.judging.command_words import (
-    DELETERS,
-    callable_functions,
-    find_program,
-    may_name_program,
-    names_known_program,
-    program_name,
-    starts_itself_without_end,
-)
 from kakoi.policy.judging.sending import secret_that_leaves
 from kakoi.policy.judging.values import Values
 from kakoi.policy.judging.variables import (

@@ -9,7 +9,7 @@ from typing import Final
 from kakoi._support.late import pattern
 from kakoi._support.redact import is_secret_name
 from kakoi.policy.effects.programs import Invocation
-from kakoi.policy.judging.program_names import program_name
+from kakoi.policy.judging.command_words import program_name
 from kakoi.policy.parsing.script import Script, SimpleCommand
 from kakoi.policy.parsing.words import Expands, Expansion, Word
 

@@ -8,8 +8,8 @@ from typing import Final
 from kakoi._support.late import dataclass, pattern
 from kakoi.policy.effects.package_sources import ADDRESS, UNPROTECTED, index_risk
 from kakoi.policy.effects.readers.shell import ASSIGNED, placeholder
+from kakoi.policy.judging.command_words import program_name
 from kakoi.policy.judging.inert_variables import is_inert, names_folder
-from kakoi.policy.judging.program_names import program_name
 from kakoi.policy.parsing.script import Script, SimpleCommand
 from kakoi.policy.parsing.words import Expansion, Word
 
