@@ -145,6 +145,8 @@ def _judge(
         if names_repository(path):
             files.report.hit("writes-git", path, invocation)
         files.written("writes", word, _operands_only(word, at.path or "/"), [], at)
+        if word.static == "/dev/null":
+            files.report.hit("mass-delete", word, invocation)
 
 
 def _operands_only(word: Word, cwd: str) -> Invocation:

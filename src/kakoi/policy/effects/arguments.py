@@ -72,6 +72,16 @@ class Spec:
     trees: frozenset[str] = frozenset()
     digits: frozenset[str] = frozenset()
 
+    def knows(self, option: str) -> bool:
+        """Whether the option is in the data."""
+        return (
+            option in self.values
+            or option in self.flags
+            or option in self.value_effects
+            or option in self.flag_effects
+            or option in self.optional
+        )
+
     @property
     def has_traps(self) -> bool:
         """Whether an option of this program can do something worth a rule."""

@@ -97,13 +97,9 @@ def _effects_by_name(invocation: Invocation) -> list[Effect]:
     """A safety net for options that the data does not know: their names say what they do."""
     found: list[Effect] = []
     spec, words = invocation.spec, invocation.words
-    known = spec.values | spec.optional | spec.flags | spec.value_effects.keys()
-    known |= spec.flag_effects.keys()
-    for option in invocation.arguments.options:
+    for option in () if spec.strict else invocation.arguments.options:
         name = option.names[0]
-        if spec.strict or not known.isdisjoint(option.names):
-            continue
-        if _RUNNING_NAME.search(name):
+        if len(name) > 4 and _RUNNING_NAME.search(name) and not any(map(spec.knows, option.names)):
             found.append(Effect("odd-option", option.word))
     if spec is not PLAIN:
         return found

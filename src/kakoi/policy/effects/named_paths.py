@@ -61,21 +61,35 @@ def named_paths(invocation: Invocation, found: Iterable[Effect]) -> Iterator[Eff
     spec = invocation.spec
     if spec.operands == "words" or spec.reader in _SELF_READ:
         return
-    found = [effect for effect in found if effect.kind not in _ABOUT_NO_PATH]
-    judged = {id(effect.word) for effect in found}
-    if spec.operands in _WRAPPING:
-        judged |= {id(word) for word in invocation.arguments.operands}
-    judged |= {id(word) for effect in found for word in effect.argv}
-    judged |= {id(effect.option) for effect in found if effect.option is not None}
-    patterns = list(_patterns(invocation))
-    judged |= {id(word) for word in patterns}
     if invocation.program in _PATTERN_IS_CODE:
         words = invocation.words[1:]
         yield from (Effect("names", path) for word in words for path in _quoted_in(word))
-    for word in invocation.words[1:]:
-        if id(word) not in judged and len(word.prefix) <= _LONGEST:
-            spaced = spec.reader in _WITH_COMMANDS
+    candidates = [word for word in invocation.words[1:] if _may_name(word)]
+    if not candidates:
+        return
+    judged = set(map(id, _judged(invocation, found)))
+    spaced = spec.reader in _WITH_COMMANDS
+    for word in candidates:
+        if id(word) not in judged:
             yield from (Effect("names", path) for path in _paths_in(word, spaced=spaced))
+
+
+def _may_name(word: Word) -> bool:
+    known = word.prefix
+    return (word.text is None or "/" in known or "~" in known) and len(known) <= _LONGEST
+
+
+def _judged(invocation: Invocation, found: Iterable[Effect]) -> Iterator[Word]:
+    """Yield the words that effects are about, and those that name no file of this program."""
+    for effect in found:
+        if effect.kind not in _ABOUT_NO_PATH:
+            yield effect.word
+            yield from effect.argv
+            if effect.option is not None:
+                yield effect.option
+    if invocation.spec.operands in _WRAPPING:
+        yield from invocation.arguments.operands
+    yield from _patterns(invocation)
 
 
 def named_outputs(invocation: Invocation) -> Iterator[Effect]:
@@ -83,15 +97,19 @@ def named_outputs(invocation: Invocation) -> Iterator[Effect]:
     spec, words = invocation.spec, invocation.words
     if spec.operands in ("words", "runs") or spec.reader in _SELF_READ:
         return
-    known = spec.values | spec.optional | spec.flags | spec.value_effects.keys()
-    known |= spec.flag_effects.keys()
     # `-o` of a program without data, or of a subcommand of another program than git.
     short_is_output = spec is PLAIN or (bool(invocation.subcommand) and invocation.program != "git")
-    for at, word in enumerate(words[1:], 1):
+    for at, word in enumerate(words):
+        known = word.prefix
+        # No name is shorter, but for `-o`.
+        if not at or not (
+            "=" in known or known[:2] == "-o" or (known[:1] == "-" and len(known) > 3)
+        ):
+            continue
         named = _OUTPUT.match(word.prefix) if len(word.prefix) <= _LONGEST else None
         if short_is_output and word.prefix[:2] == "-o" and not word.prefix[2:].strip("="):
             named = re.match("-o=?", word.prefix)
-        if named is None or word.prefix.partition("=")[0] in known:
+        if named is None or spec.knows(word.prefix.partition("=")[0]):
             continue
         if named[0].endswith("="):
             value = word.after(named.end())

@@ -2,6 +2,7 @@
 
 import re
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final
 
 from kakoi._support.late import pattern
@@ -92,7 +93,12 @@ def is_secret(word: Word, cwd: str | None) -> bool:
         return False
     if word.glob and _may_stand_for_secret(path):
         return True
-    return bool(_SECRET.search(path.replace(_STAND_IN, "x"))) or _begins_secret(path)
+    return _names_secret(path) or _begins_secret(path)
+
+
+@lru_cache(maxsize=1024)
+def _names_secret(path: str) -> bool:
+    return _SECRET.search(path.replace(_STAND_IN, "x")) is not None
 
 
 def holds_secrets(word: Word, cwd: str | None) -> bool:
@@ -116,6 +122,8 @@ def is_private(word: Word, cwd: str | None, roots: tuple[str, ...], *, surely_pa
 
     `surely_path`: it is a path and not only a word that looks like one.
     """
+    if word.text and word.text[0] not in "/~." and ".." not in word.text and cwd in roots:
+        return False
     path = _path(word, cwd)
     if path is None or (cwd is None and path.startswith("/nowhere")):
         return False
