@@ -85,12 +85,19 @@ def effects_of(invocation: Invocation) -> list[Effect]:
     if reader is not None:
         found.extend(reader(invocation))
     found.extend(_operand_effects(invocation))
-    found.extend(_effects_by_name(invocation))
-    found.extend(named_outputs(invocation))
     if spec.has_traps or spec.reader in _READERS.keys() - _SURE_READERS:
         found.extend(Effect("unclear-option", word) for word in invocation.arguments.unsure)
+    found.extend(_effects_by_name(invocation))
+    names_paths = any(map(_may_name_path, invocation.words[1:]))
+    if names_paths:
+        found.extend(named_outputs(invocation))
     refined = [each for effect in found if (each := _refine(effect, invocation)) is not None]
-    return [*refined, *named_paths(invocation, found)]
+    return [*refined, *named_paths(invocation, found)] if names_paths else refined
+
+
+def _may_name_path(word: Word) -> bool:
+    text = word.text
+    return text is None or "/" in text or "~" in text or ".." in text
 
 
 def _effects_by_name(invocation: Invocation) -> list[Effect]:

@@ -28,7 +28,7 @@ _WRAPPING: Final = frozenset(
 # Effects of words that may name a path, which these say nothing about.
 _ABOUT_NO_PATH: Final = frozenset(
     "package index unverified program-file loads-outside loads-code loads-file runs-hook "
-    "odd-option app-object none".split()
+    "odd-option app-object none runs-module".split()
 )
 _WITH_COMMANDS: Final = frozenset({"sqlite", "database"})
 # A path in code that mentions the home directory, and is joined to it: `home + "/.netrc"`.
@@ -64,19 +64,19 @@ def named_paths(invocation: Invocation, found: Iterable[Effect]) -> Iterator[Eff
     if invocation.program in _PATTERN_IS_CODE:
         words = invocation.words[1:]
         yield from (Effect("names", path) for word in words for path in _quoted_in(word))
-    candidates = [word for word in invocation.words[1:] if _may_name(word)]
+    candidates = [
+        word
+        for word in invocation.words[1:]
+        if word.text is None
+        or (("/" in word.text or "~" in word.text) and len(word.text) <= _LONGEST)
+    ]
     if not candidates:
         return
     judged = set(map(id, _judged(invocation, found)))
     spaced = spec.reader in _WITH_COMMANDS
     for word in candidates:
-        if id(word) not in judged:
+        if id(word) not in judged and len(word.prefix) <= _LONGEST:
             yield from (Effect("names", path) for path in _paths_in(word, spaced=spaced))
-
-
-def _may_name(word: Word) -> bool:
-    known = word.prefix
-    return (word.text is None or "/" in known or "~" in known) and len(known) <= _LONGEST
 
 
 def _judged(invocation: Invocation, found: Iterable[Effect]) -> Iterator[Word]:
@@ -100,16 +100,16 @@ def named_outputs(invocation: Invocation) -> Iterator[Effect]:
     # `-o` of a program without data, or of a subcommand of another program than git.
     short_is_output = spec is PLAIN or (bool(invocation.subcommand) and invocation.program != "git")
     for at, word in enumerate(words):
-        known = word.prefix
+        known = word.prefix if word.text is None else word.text
         # No name is shorter, but for `-o`.
         if not at or not (
             "=" in known or known[:2] == "-o" or (known[:1] == "-" and len(known) > 3)
         ):
             continue
-        named = _OUTPUT.match(word.prefix) if len(word.prefix) <= _LONGEST else None
-        if short_is_output and word.prefix[:2] == "-o" and not word.prefix[2:].strip("="):
-            named = re.match("-o=?", word.prefix)
-        if named is None or spec.knows(word.prefix.partition("=")[0]):
+        named = _OUTPUT.match(known) if len(known) <= _LONGEST else None
+        if short_is_output and known[:2] == "-o" and not known[2:].strip("="):
+            named = re.match("-o=?", known)
+        if named is None or spec.knows(known.partition("=")[0]):
             continue
         if named[0].endswith("="):
             value = word.after(named.end())

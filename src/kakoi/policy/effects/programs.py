@@ -142,6 +142,7 @@ def _spec(name: str, data: dict[str, Any]) -> Spec:
     maps = {key: _spread(data.get(key) or {}) for key in _EFFECTS}
     values = (lists["values"] | frozenset(maps["value_effects"])) - lists["optional"]
     spelled = values | lists["optional"] | lists["flags"] | frozenset(maps["flag_effects"])
+    spelled |= lists["in_place"]
     return Spec(
         style=data.get("style", "gnu"),
         values=values,

@@ -215,8 +215,6 @@ class FileRules:
 
     def downloads_run_by(self, invocation: Invocation, at: WorkingFolder) -> list[Word]:
         """Return the words through which a program runs a download: `make` runs its Makefile."""
-        if not (self.downloads or self.download_names):
-            return []
         names = {path.rpartition("/")[2] for path in self.downloads} | self.download_names
         runs = _RUN_BY.get(invocation.program)
         if runs and any(re.fullmatch(runs, name) for name in names):

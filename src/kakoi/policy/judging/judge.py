@@ -30,8 +30,8 @@ from kakoi.policy.judging.interpreter_input import (
     standard_input,
     text_written_by,
 )
+from kakoi.policy.judging.leaks import NETWORK, secret_that_leaves
 from kakoi.policy.judging.paths import absolute
-from kakoi.policy.judging.sending import secret_that_leaves
 from kakoi.policy.judging.values import Values
 from kakoi.policy.judging.variables import (
     STATE_BUILTINS,
@@ -183,11 +183,13 @@ class Judge:
             self.listed(invocation, word, lenient, asked=Verdict.ASK in verdicts)
         for effect in effects_of(invocation):
             self.effect(effect, invocation, command)
-        leaves = secret_that_leaves(invocation, self.script)
-        if leaves is not None:
-            self.hit("sends-secret", leaves, invocation)
-        for word in self.files.downloads_run_by(invocation, self.here):
-            self.hit("download-run", word, invocation)
+        if invocation.program in NETWORK:
+            leaves = secret_that_leaves(invocation, self.script)
+            if leaves is not None:
+                self.hit("sends-secret", leaves, invocation)
+        if self.files.downloads or self.files.download_names:
+            for word in self.files.downloads_run_by(invocation, self.here):
+                self.hit("download-run", word, invocation)
         for operand in possible_options(invocation) if self.has_option_like_values else ():
             self.hit("unclear-option", operand, invocation)
 

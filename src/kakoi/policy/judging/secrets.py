@@ -106,6 +106,11 @@ def holds_secrets(word: Word, cwd: str | None) -> bool:
     path = _path(word, cwd)
     if path is None or (cwd is None and not path.startswith("/")):
         return False
+    return _holds_secrets(path)
+
+
+@lru_cache(maxsize=1024)
+def _holds_secrets(path: str) -> bool:
     pieces = [] if path == "/" else path.split("/")[1:]
     return any(
         len(secret) - 1 > len(pieces)

@@ -13,9 +13,9 @@ from kakoi.policy.judging.command_words import program_name
 from kakoi.policy.parsing.script import Script, SimpleCommand
 from kakoi.policy.parsing.words import Expands, Expansion, Word
 
-_NETWORK: Final = frozenset(
+NETWORK: Final = frozenset(
     "curl wget aria2c http https fetch dig host nslookup ping ping6 traceroute whois ffmpeg "
-    "ffprobe gh glab npm yarn pnpm pip pip3 uv go cargo gem git deno".split()
+    "ffprobe gh glab npm yarn pnpm pip pip3 uv go cargo gem deno".split()
 )
 # With them a program proves who it is: that is what the secret is for.
 _PROVING: Final = frozenset(
@@ -33,8 +33,6 @@ _LONGEST: Final = 4096
 
 def secret_that_leaves(invocation: Invocation, script: Script) -> Word | None:
     """Return the word of a network program by which a secret may leave; None if there is none."""
-    if invocation.program not in _NETWORK:
-        return None
     proving = [
         option.value if option.value is not None else option.word
         for option in invocation.arguments.options
@@ -42,10 +40,8 @@ def secret_that_leaves(invocation: Invocation, script: Script) -> Word | None:
     ]
     words = [word for word in invocation.words[1:] if not any(word is each for each in proving)]
     for word in words:
-        if any(_is_secret_variable(part.name) for part in _variables(word)):
+        if word.text is None and any(_is_secret_variable(p.name) for p in _variables(word)):
             return word
-    if invocation.program == "git":
-        return None
     unclear = [word for word in words if word.text is None or word.static == "-"]
     if unclear and any(map(_shows_secrets, script.commands)):
         return unclear[0]
