@@ -78,7 +78,8 @@ _REPLACEABLE: Final = pattern(
 def effects_of(invocation: Invocation) -> list[Effect]:
     """Return everything the words of the invocation do that a rule can match."""
     spec = invocation.spec
-    found: list[Effect] = []
+    names_paths = any(map(_may_name_path, invocation.words[1:]))
+    found = _effects_by_name(invocation)
     for option in invocation.arguments.options:
         found.extend(_option_effects(invocation, option))
     reader = _READERS.get(spec.reader)
@@ -87,8 +88,6 @@ def effects_of(invocation: Invocation) -> list[Effect]:
     found.extend(_operand_effects(invocation))
     if spec.has_traps or spec.reader in _READERS.keys() - _SURE_READERS:
         found.extend(Effect("unclear-option", word) for word in invocation.arguments.unsure)
-    found.extend(_effects_by_name(invocation))
-    names_paths = any(map(_may_name_path, invocation.words[1:]))
     if names_paths:
         found.extend(named_outputs(invocation))
     refined = [each for effect in found if (each := _refine(effect, invocation)) is not None]
