@@ -7,7 +7,6 @@ in an option. If the text reads one, everything that is filled in at run time ma
 from typing import Final
 
 from kakoi._support.late import pattern
-from kakoi._support.redact import is_secret_name
 from kakoi.policy.effects.programs import Invocation
 from kakoi.policy.judging.command_words import program_name
 from kakoi.policy.parsing.script import Script, SimpleCommand
@@ -53,6 +52,9 @@ def _variables(word: Word) -> list[Expansion]:
 
 
 def _is_secret_variable(name: str) -> bool:
+    # Few commands send a variable, so the others need not load what knows secret names.
+    from kakoi._support.redact import is_secret_name
+
     return bool(name) and is_secret_name(name)
 
 
