@@ -16,6 +16,7 @@ import pytest
 
 from kakoi import (
     ConfigurationError,
+    FileError,
     Sandbox,
     SandboxError,
     SecurityError,
@@ -138,6 +139,23 @@ async def test_a_failed_opening_raises_and_can_be_tried_again(tmp_path: Path) ->
     folder.mkdir()
     assert (await box.run("echo back")).stdout == "back\n"
     await box.close()
+
+
+async def test_a_copy_that_fails_leaves_no_cancellation_in_the_task_of_its_caller(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    """Every file fails, because there is a directory with its name."""
+    local = tmp_path / "copied"
+    local.mkdir()
+    for number in range(16):
+        (local / f"file{number}").touch()
+        await box.files.make_dir(f"there/copied/file{number}")
+    task = asyncio.current_task()
+    assert task is not None
+    for _ in range(5):
+        with pytest.raises(FileError, match="not a regular file"):
+            await box.files.upload(local, "there")
+        assert task.cancelling() == 0
 
 
 async def test_one_caller_that_gives_up_does_not_end_the_opening_of_another() -> None:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from pathlib import Path
 from typing import Final, TypeVar
 
+from kakoi._support.asyncio import wait_done
 from kakoi._support.text import short_repr
 from kakoi.backends.workspace import is_within
 from kakoi.channel.api import MIB, Channel, FileInfo
@@ -333,9 +334,12 @@ async def _for_each(items: Sequence[_Item], work: Callable[[_Item], Awaitable[No
         for item in waiting:
             await work(item)
 
+    workers = [asyncio.ensure_future(worker()) for _ in range(min(_AT_ONCE, len(items)))]
+    # Not a TaskGroup: before Python 3.13, it can leave a cancellation in the task of our caller.
     try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(_AT_ONCE, len(items))):
-                group.create_task(worker())
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+        await asyncio.gather(*workers)
+    finally:
+        for each in workers:
+            each.cancel()
+        if workers:
+            await wait_done(asyncio.wait(workers))
