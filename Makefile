@@ -32,6 +32,7 @@ test-changed: $(VENV)/.dev ## What the diff against main can reach, in about a m
 	$(BIN)/python -m tests.suite.changed
 
 check: $(VENV)/.dev ## Lint, types, import direction, size budgets, documents
+	@scripts/setup run
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(wildcard src tests bench examples conftest.py)

@@ -15,6 +15,7 @@ from tests.settings import command_switches, task_switches
 from tests.settings.world import Switch, World
 
 ALL = [*command_switches.SWITCHES, *task_switches.SWITCHES]
+_AGAIN = pytest.mark.extended("repetition: tests/tasks and tests/agents prove what these do")
 # These take too long to be seen twice: one test with the value in a user's file, which fails with
 # the default, is enough.
 ELSEWHERE = {
@@ -37,7 +38,13 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("switch", ALL, ids=lambda each: each.path)
+@pytest.mark.parametrize(
+    "switch",
+    [
+        *(pytest.param(each, id=each.path) for each in command_switches.SWITCHES),
+        *(pytest.param(each, id=each.path, marks=_AGAIN) for each in task_switches.SWITCHES),
+    ],
+)
 def test_two_values_of_a_setting_show_a_difference(switch: Switch, tmp_path: Path) -> None:
     for number, value in enumerate(switch.values):
         values = {**switch.base, switch.path: value}
