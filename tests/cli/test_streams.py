@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -158,3 +159,42 @@ def test_an_output_that_is_full_for_now_is_waited_for(home: Home) -> None:
             assert output.read().decode() == expected
             assert process.wait(PATIENCE_S) == 0
     assert len(expected) > 65536, "a pipe holds all of it, so that nothing is tried"
+
+
+AT_THE_END = """
+import atexit, sys, threading
+from kakoi.cli import main
+class Loud:
+    def __del__(self):
+        print("destroyed")
+kept = Loud()
+may_end = threading.Event()
+threading.Thread(target={work}, daemon={daemon}).start()
+atexit.register(lambda: print("exit function"))
+sys.argv = ["kakoi", "--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("daemon", "work", "expected"),
+    [
+        (True, "may_end.wait", ["exit function"]),
+        (
+            False,
+            "lambda: (threading.main_thread().join(), print('thread'))",
+            ["thread", "exit function"],
+        ),
+    ],
+    ids=["daemon", "awaited"],
+)
+def test_it_waits_for_threads_at_the_end_and_not_for_daemons(
+    daemon: bool, work: str, expected: list[str]
+) -> None:
+    code = AT_THE_END.format(work=work, daemon=daemon)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    _version, *lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    # With a daemon alone nothing is destroyed: that takes longer than the rest of the end.
+    assert [line for line in lines if line != "destroyed"] == expected
+    assert ("destroyed" in lines) is not daemon

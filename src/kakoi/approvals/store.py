@@ -9,7 +9,6 @@ no signature: programs that run as the user outside of a sandbox can forge it.
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import secrets
@@ -196,6 +195,8 @@ def _encode(approvals: Sequence[RememberedApproval]) -> bytes:
 
 def _digest(listed: object) -> str:
     text = json.dumps([_VERSION, listed], sort_keys=True, separators=(",", ":"))
+    import hashlib  # It loads OpenSSL, and few commands read the file.
+
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 

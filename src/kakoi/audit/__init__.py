@@ -7,7 +7,11 @@ log was not changed. `verification.py` documents what it can and cannot detect.
 from kakoi.audit.log import AuditLog
 from kakoi.audit.reader import Follower, find, read, recent, tail
 from kakoi.audit.records import AuditEntry, AuditRecord, Event, decision_entry, encode, end_entry
-from kakoi.audit.verification import LogFinding, Verification, verify
+
+# Type checkers take this name for true; few commands verify the log.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kakoi.audit.verification import LogFinding, Verification, verify
 
 __all__ = [
     "AuditEntry",
@@ -26,3 +30,11 @@ __all__ = [
     "tail",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ("LogFinding", "Verification", "verify"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kakoi.audit import verification
+
+    return getattr(verification, name)

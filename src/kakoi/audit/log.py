@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from kakoi._support.late import dataclass
 from kakoi._support.redact import redact
+from kakoi._support.sha256 import sha256
 from kakoi.audit.files import (
     LOCK_TIMEOUT_S,
     open_for_append,
@@ -266,7 +266,7 @@ def _about(end: _LogEnd) -> list[dict[str, Any]]:
     """Return the records about the log itself that come before the next one."""
     records: list[dict[str, Any]] = []
     if end.rest:
-        digest = hashlib.sha256(end.rest).hexdigest()
+        digest = sha256(end.rest).hexdigest()
         torn = {"torn_bytes": len(end.rest), "torn_sha256": digest}
         records.append({"event": Event.RECOVERED} | torn)
     if end.lost:

@@ -6,7 +6,6 @@ the hash of the previous record. So the hash covers every byte of the line and e
 it. A line is a record only if it is byte for byte what `encode` would write for its fields.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -14,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from kakoi._support.late import dataclass, pattern
+from kakoi._support.sha256 import sha256
 from kakoi.errors import ConfigurationError
 from kakoi.policy.judging.decision import Decision
 from kakoi.policy.rules import Verdict
@@ -243,7 +243,7 @@ def clean_fields(entry: AuditEntry, clean: Callable[[str], str]) -> dict[str, An
 def seal(fields: Mapping[str, Any]) -> tuple[AuditRecord, bytes]:
     """Return the record of these fields (including `seq`, `time` and `prev`), and its line."""
     body = _body(fields)
-    digest = hashlib.sha256(body).hexdigest()
+    digest = sha256(body).hexdigest()
     return AuditRecord(**fields, hash=digest), _closed(body, digest)
 
 
@@ -275,7 +275,7 @@ def _command(redacted: str) -> dict[str, str]:
         return {"command": redacted}
     kept = redacted[:_LONGEST_COMMAND]
     mark = f" [kakoi: command cut, {len(kept)} of {len(redacted)} characters kept]"
-    whole = hashlib.sha256(redacted.encode("utf-8", "surrogatepass")).hexdigest()
+    whole = sha256(redacted.encode("utf-8", "surrogatepass")).hexdigest()
     return {"command": kept + mark, "command_sha256": whole}
 
 
@@ -296,7 +296,7 @@ def decode(line: bytes) -> AuditRecord | None:
     if end is None:
         return None
     body = line[: end.start()] + b"}"
-    if hashlib.sha256(body).hexdigest().encode() != end[1]:
+    if sha256(body).hexdigest().encode() != end[1]:
         return None
     try:
         fields = json.loads(body)

@@ -41,10 +41,11 @@ def _main() -> None:
 def _leave(code: object) -> None:
     """End the process without destroying what was imported, which takes longer than judging.
 
-    Returns if the interpreter has more to do: a text to print, threads, a profiler.
+    Returns if the interpreter has more to do: a text to print, threads to wait for, a profiler.
     """
     is_plain = code is None or isinstance(code, int)
-    if not is_plain or threading.active_count() > 1 or sys.gettrace() or sys.getprofile():
+    awaited = [each for each in threading.enumerate() if not each.daemon]  # This one, if no other.
+    if not is_plain or len(awaited) > 1 or sys.gettrace() or sys.getprofile():
         return
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -51,7 +51,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 # Objects made before a collection looks at the young ones: commands make many that stay.
-_YOUNG_OBJECTS: Final = 10_000
+_YOUNG_OBJECTS: Final = 50_000
 
 # Names that people try at the top level.
 _ELSEWHERE: Final = {

@@ -4,28 +4,20 @@ A list names domains, but the owner of a domain decides where it points: to this
 neighbor, to the cloud's metadata service. So every address is also checked after name resolution.
 """
 
+import ipaddress
 from collections.abc import Sequence
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_network,
-)
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
-
-
-def _networks(text: str) -> tuple[tuple[Network, str], ...]:
-    lines = (line.split(None, 1) for line in text.strip().splitlines())
-    return tuple((ip_network(network), what) for network, what in lines)
+if TYPE_CHECKING:
+    Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+    Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+else:
+    Address = Network = object  # Few commands need the module, so it is loaded late.
 
 
 # No list can open these: the machine that kakoi runs on, and what only it should talk to.
-_NEVER_REACHABLE: Final = _networks(
-    """
+_NEVER_REACHABLE: Final = """
     0.0.0.0/8        this machine
     127.0.0.0/8      loopback
     168.63.129.16/32 a cloud's metadata
@@ -42,11 +34,9 @@ _NEVER_REACHABLE: Final = _networks(
     fe80::/10        link-local
     fec0::/10        site-local
     ff00::/8         multicast
-    """
-)
+"""
 # Reachable if a list names a part of one of them.
-_REACHABLE_IF_LISTED: Final = _networks(
-    """
+_REACHABLE_IF_LISTED: Final = """
     10.0.0.0/8       private
     100.64.0.0/10    shared by a provider (CGNAT)
     172.16.0.0/12    private
@@ -60,24 +50,32 @@ _REACHABLE_IF_LISTED: Final = _networks(
     2001:db8::/32    for documentation
     3fff::/20        for documentation
     fc00::/7         private
-    """
-)
+"""
 # All public IPv6 addresses are in here.
-_GLOBAL: Final = ip_network("2000::/3")
+_GLOBAL: Final = "2000::/3"
 # IPv6 ranges whose addresses embed an IPv4 address in their last bits.
-_HOLDERS: Final = tuple(
-    ip_network(text)
-    for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
-)
+_HOLDERS: Final = """
+    ::/96            compatible
+    ::ffff:0:0/96    mapped
+    ::ffff:0:0:0/96  translated
+    64:ff9b::/96     translated
+    64:ff9b:1::/48   translated
+"""
+
+
+@cache
+def _networks(text: str) -> tuple[tuple[Network, str], ...]:
+    lines = (line.split(None, 1) for line in text.strip().splitlines())
+    return tuple((ipaddress.ip_network(network), what) for network, what in lines)
 
 
 def effective(address: Address) -> Address:
     """Return the embedded IPv4 address of an IPv6 address, if it has one; else the address."""
-    if isinstance(address, IPv6Address) and int(address) > 1:
-        if any(address in holder for holder in _HOLDERS):
-            return IPv4Address(int(address) & 0xFFFFFFFF)
+    if isinstance(address, ipaddress.IPv6Address) and int(address) > 1:
+        if _range_of(address, _networks(_HOLDERS)):
+            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if address.scope_id:  # A scope is local to this machine, so never public.
-            return IPv6Address(int(address))
+            return ipaddress.IPv6Address(int(address))
     return address
 
 
@@ -88,13 +86,13 @@ def unreachable_range(address: Address, opened: Sequence[Network] = ()) -> str:
     network opens only the public addresses in it.
     """
     meant = effective(address)
-    never = _range_of(meant, _NEVER_REACHABLE)
+    never = _range_of(meant, _networks(_NEVER_REACHABLE))
     if never:
         return never
-    private = _range_of(meant, _REACHABLE_IF_LISTED)
+    private = _range_of(meant, _networks(_REACHABLE_IF_LISTED))
     if private:
         return "" if any(meant in each and is_private(each) for each in opened) else private
-    if isinstance(meant, IPv6Address) and meant not in _GLOBAL:
+    if isinstance(meant, ipaddress.IPv6Address) and meant not in ipaddress.ip_network(_GLOBAL):
         return "reserved"
     return ""
 
@@ -103,13 +101,13 @@ def is_private(network: Network) -> bool:
     """Whether the network lies within one private range."""
     return any(
         network.version == each.version and network.subnet_of(each)  # type: ignore[arg-type]  # The same version.
-        for each, _ in _REACHABLE_IF_LISTED
+        for each, _ in _networks(_REACHABLE_IF_LISTED)
     )
 
 
 def never_reachable(network: Network) -> str:
     """Return what kind of network it is if no list can open any part of it; else empty."""
-    for each, what in _NEVER_REACHABLE:
+    for each, what in _networks(_NEVER_REACHABLE):
         if network.version == each.version and network.subnet_of(each):  # type: ignore[arg-type]  # The same version.
             return what
     return ""

@@ -8,7 +8,6 @@ Standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 
@@ -152,6 +151,8 @@ def _grant(ruleset: int, path: str, rights: int) -> None:
 
 
 def _filter_calls(program: bytes) -> None:
+    import ctypes
+
     code = ctypes.create_string_buffer(program, len(program))
 
     class Program(ctypes.Structure):
@@ -194,6 +195,8 @@ def _has_capability(number: int) -> bool:
 
 
 def _call(name: str, *arguments: Any) -> int:
+    import ctypes  # Here, because most sandboxes are restricted from outside.
+
     libc = ctypes.CDLL(None, use_errno=True)
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     result: int = getattr(libc, name)(*words)

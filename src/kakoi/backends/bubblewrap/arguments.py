@@ -8,7 +8,6 @@ import glob
 import os
 import platform
 import re
-import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,7 +120,7 @@ class HostSystem:
 
 def inspect_system() -> HostSystem | None:
     """Inspect this machine; None without bubblewrap."""
-    bwrap = shutil.which("bwrap", path=PATH)
+    bwrap = _find_bwrap()
     if bwrap is None:
         return None
     top = [f"/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")]
@@ -140,6 +139,12 @@ def inspect_system() -> HostSystem | None:
         python=python,
         python_home=python_home,
     )
+
+
+def _find_bwrap() -> str | None:
+    """The program's path; `shutil.which` would load three libraries for archives too."""
+    paths = [f"{folder}/bwrap" for folder in PATH.split(":")]
+    return next((each for each in paths if os.path.isfile(each) and os.access(each, os.X_OK)), None)
 
 
 def harmless_etc() -> list[str]:
