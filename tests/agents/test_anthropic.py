@@ -14,7 +14,7 @@ from kakoi.agents.conversation import (
     Turn,
     UserMessage,
 )
-from kakoi.agents.events import ModelFailed, ModelSaid, Outcome
+from kakoi.agents.events import ModelFailed, ModelReplied, Outcome
 from kakoi.agents.loop import AgentLoop, LoopLimits
 from kakoi.agents.models import ModelOptions, Prices, open_model
 from kakoi.errors import ModelError
@@ -158,7 +158,7 @@ async def test_a_loop_waits_as_long_as_it_is_told_and_gets_to_the_end() -> None:
     assert (ended.outcome, ended.summary, ended.steps) == (Outcome.DONE, "looked", 2)
     assert waits == [9.0, 2.0]
     assert len(ear.heard(ModelFailed)) == 2
-    assert [said.usage.cost for said in ear.heard(ModelSaid)] == pytest.approx([0.34, 0.34])
+    assert [said.usage.cost for said in ear.heard(ModelReplied)] == pytest.approx([0.34, 0.34])
     assert "seen" in json.dumps(blocks_of(server.requests[-1]["messages"][-1]))
 
 

@@ -10,12 +10,12 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from kakoi.agents.conversation import ToolDescription, ToolReply, ToolRequest
 from kakoi.agents.events import (
     AgentEvent,
-    Began,
     ContextShortened,
-    Ended,
+    LoopEnded,
+    LoopStarted,
     ModelFailed,
-    ModelSaid,
-    ModelTold,
+    ModelReminded,
+    ModelReplied,
     Outcome,
     StepStarted,
     ToolAnswered,
@@ -43,7 +43,7 @@ async def run(
     *,
     limits: LoopLimits | None = None,
     ear: Ear | None = None,
-) -> Ended:
+) -> LoopEnded:
     loop = AgentLoop(
         script.model,
         tools or ToolsInMemory(look="seen"),
@@ -72,8 +72,8 @@ async def test_it_asks_does_and_ends_when_the_model_is_done() -> None:
     assert script.tools == ["look", "done"]
     assert script.last_heard == "seen x"
     assert [type(event) for event in ear.events] == [
-        *(Began, StepStarted, ModelSaid, ToolCalled, ToolAnswered),
-        *(StepStarted, ModelSaid, Ended),
+        *(LoopStarted, StepStarted, ModelReplied, ToolCalled, ToolAnswered),
+        *(StepStarted, ModelReplied, LoopEnded),
     ]
 
 
@@ -120,7 +120,7 @@ async def test_usage_and_cost_add_up() -> None:
     ended = await run(Script(call("look"), done(), tokens=500), ear=ear)
     assert (ended.usage.input_tokens, ended.usage.output_tokens) == (1000, 2)
     assert ended.usage.cost == pytest.approx(1.002)
-    assert [said.total.input_tokens for said in ear.heard(ModelSaid)] == [500, 1000]
+    assert [said.total.input_tokens for said in ear.heard(ModelReplied)] == [500, 1000]
 
 
 # --- Limits ----------------------------------------------------------------------------------
@@ -192,8 +192,8 @@ async def test_four_are_forgiven_and_the_model_is_told_each_time() -> None:
     ear = Ear()
     ended = await run(script, ear=ear)
     assert (ended.outcome, ended.steps) == (Outcome.DONE, 10)
-    assert len(ear.heard(ModelTold)) == 8
-    assert "Call one of the tools" in ear.heard(ModelTold)[0].text
+    assert len(ear.heard(ModelReminded)) == 8
+    assert "Call one of the tools" in ear.heard(ModelReminded)[0].text
 
 
 async def test_what_was_wrong_with_a_request_is_told() -> None:
@@ -383,7 +383,7 @@ async def test_after_two_failures_in_a_row_the_model_is_asked_to_think() -> None
     script, ear = Script(call("look"), call("look"), done()), Ear()
     ended = await run(script, Failing(look=missing), ear=ear)
     assert ended.outcome is Outcome.DONE
-    (told,) = ear.heard(ModelTold)
+    (told,) = ear.heard(ModelReminded)
     assert told.step == 2
     assert "Your last 2 steps have failed" in script.last_heard
 
@@ -392,7 +392,7 @@ async def test_after_two_failures_in_a_row_the_model_is_asked_to_think() -> None
 async def test_it_is_asked_to_look_back_every_few_steps() -> None:
     ear = Ear()
     await run(Script(*[call("look")] * 5, done()), limits=LoopLimits(reflect_every=2), ear=ear)
-    assert [told.step for told in ear.heard(ModelTold)] == [2, 4]
+    assert [told.step for told in ear.heard(ModelReminded)] == [2, 4]
 
 
 # --- Ending early ----------------------------------------------------------------------------

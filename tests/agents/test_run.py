@@ -223,7 +223,7 @@ def test_a_signal_ends_everything(host: Project) -> None:
             running.kill()
     assert alive(mark) == []
     last = json.loads(host.transcript.read_text().splitlines()[-1])
-    assert (last["event"], last["outcome"]) == ("Ended", "cancelled")
+    assert (last["event"], last["outcome"]) == ("LoopEnded", "cancelled")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kakoi.agents.conversation import ToolRequest
-from kakoi.agents.events import ContextShortened, Ended, Outcome, ToolAnswered
+from kakoi.agents.events import ContextShortened, LoopEnded, Outcome, ToolAnswered
 from kakoi.agents.from_settings import servers_from
 from kakoi.agents.loop import AgentLoop, LoopLimits
 from kakoi.agents.messages import TOOL_NAME
@@ -63,7 +63,7 @@ async def only(spec: ServerSpec) -> AsyncIterator[MCPToolClient]:
         yield tools
 
 
-async def run(door: McpDoor, script: Script, ear: Ear | None = None, **more: Any) -> Ended:
+async def run(door: McpDoor, script: Script, ear: Ear | None = None, **more: Any) -> LoopEnded:
     async with tools_of(door, ask=more.pop("ask", None)) as tools:
         loop = AgentLoop(script.model, tools, listener=ear or Ear(), limits=LoopLimits(**more))
         return await loop.run("", "x")

@@ -16,12 +16,12 @@ from pydantic_ai.messages import ToolCallPart
 from kakoi.agents.conversation import ModelAnswer, TokenUsage, ToolReplies, UserMessage
 from kakoi.agents.events import (
     AgentEvent,
-    Began,
     ContextShortened,
-    Ended,
+    LoopEnded,
+    LoopStarted,
     ModelFailed,
-    ModelSaid,
-    ModelTold,
+    ModelReminded,
+    ModelReplied,
     Outcome,
     StepStarted,
     ToolAnswered,
@@ -35,16 +35,18 @@ from tests.agents.models_for_tests import Ear, HangingTools, Script, ToolsInMemo
 
 USAGE = TokenUsage(input_tokens=10, output_tokens=2, cost=0.25)
 EVENTS: list[AgentEvent] = [
-    Began(model="openai:x", tools=("look", "done"), instructions="Be careful.", prompt="Do it."),
+    LoopStarted(
+        model="openai:x", tools=("look", "done"), instructions="Be careful.", prompt="Do it."
+    ),
     StepStarted(step=1, tokens=100),
     ModelFailed(step=1, error="busy", wait_s=1.0),
-    ModelSaid(step=1, text="I look.", usage=USAGE, total=USAGE),
+    ModelReplied(step=1, text="I look.", usage=USAGE, total=USAGE),
     ToolCalled(step=1, id="a", tool="look", arguments={"at": "x", "deep": [1, {"y": None}]}),
     ToolAnswered(step=1, id="a", tool="look", text="seen", meta={"exit_code": 0}),
-    ModelTold(step=1, text="Think."),
+    ModelReminded(step=1, text="Think."),
     ContextShortened(step=2, shortened=1, dropped=0, tokens=50),
     ToolCalled(step=2, id="b", tool="?", arguments={}, fault="no such thing"),
-    Ended(outcome=Outcome.DONE, steps=2, usage=TokenUsage(), summary="ok"),
+    LoopEnded(outcome=Outcome.DONE, steps=2, usage=TokenUsage(), summary="ok"),
 ]
 
 
@@ -106,7 +108,7 @@ def test_secrets_are_taken_out_wherever_they_are(tmp_path: Path) -> None:
         [
             ToolCalled(step=1, id="a", tool="t", arguments=arguments),
             ToolAnswered(step=1, id="a", tool="t", text=f"https://u:{secret}@h/ ghp_" + "a" * 36),
-            ModelSaid(step=1, text=json.dumps(secret), usage=USAGE, total=USAGE),
+            ModelReplied(step=1, text=json.dumps(secret), usage=USAGE, total=USAGE),
         ],
         secrets=(secret,),
     )
@@ -265,14 +267,14 @@ def test_every_event_is_shown_in_a_few_short_lines() -> None:
 @given(st.text(alphabet=st.characters(), max_size=300))
 def test_whatever_strangers_write_is_shown_and_not_obeyed(text: str) -> None:
     events: list[AgentEvent] = [
-        Began(model=text, tools=(), instructions="", prompt=""),
+        LoopStarted(model=text, tools=(), instructions="", prompt=""),
         ModelFailed(step=1, error=text, wait_s=1),
-        ModelSaid(step=1, text=text, usage=USAGE, total=USAGE),
+        ModelReplied(step=1, text=text, usage=USAGE, total=USAGE),
         ToolCalled(step=1, id="a", tool=text, arguments={text: text}),
         ToolCalled(step=1, id="a", tool=text, arguments={"command": text}),
         ToolAnswered(step=1, id="a", tool=text, text=text, meta={"exit_code": 3}),
-        ModelTold(step=1, text=text),
-        Ended(outcome=Outcome.GAVE_UP, steps=1, usage=TokenUsage(), summary=text, error=text),
+        ModelReminded(step=1, text=text),
+        LoopEnded(outcome=Outcome.GAVE_UP, steps=1, usage=TokenUsage(), summary=text, error=text),
     ]
     for event in events:
         for line in event_lines(event, color=False):

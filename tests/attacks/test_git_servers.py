@@ -18,7 +18,7 @@ from kakoi.network.git_remotes import GitCredential, parse_remote
 from kakoi.process.executor import ProcessExecutor
 from kakoi.settings.model import AuditSection, ResourceSection, SandboxSection, Settings
 from kakoi.settings.tasks import TaskSection
-from kakoi.tasks.changes import Author, PushError, Work, push
+from kakoi.tasks.changes import Author, PackedChange, PushError, push
 from kakoi.tasks.checkout import Checkout, CloneError, CloneOptions, git_from_options
 from kakoi.tasks.folders import FolderEnvironments
 from kakoi.tasks.from_settings import environment_options
@@ -146,7 +146,7 @@ async def test_a_token_follows_no_redirect_of_the_second_request(
 
 async def test_a_token_follows_no_redirect_of_a_push() -> None:
     other = HostileGit(asks_for_password)
-    work = Work(base="0" * 40, commit="1" * 40, tree="2" * 40, pack=b"")
+    work = PackedChange(base="0" * 40, commit="1" * 40, tree="2" * 40, pack=b"")
     with other.serving():
         where = f"{other.url}/info/refs?service=git-upload-pack"
         server = HostileGit(redirect(where))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kakoi.agents.events import AgentEvent, Ended, ModelFailed, Outcome
+from kakoi.agents.events import AgentEvent, LoopEnded, ModelFailed, Outcome
 from kakoi.agents.http import MAX_ANSWER_BYTES
 from kakoi.agents.loop import AgentLoop, LoopLimits
 from kakoi.agents.models import ModelOptions, Prices, open_model
@@ -70,7 +70,7 @@ DONE = ("d", "done", '{"summary": "x"}')
 
 async def run(
     provider: str, *said: Any, tools: ToolsInMemory | None = None, **more: Any
-) -> tuple[Ended, list[AgentEvent]]:
+) -> tuple[LoopEnded, list[AgentEvent]]:
     heard: list[AgentEvent] = []
     waits: list[float] = []
 

@@ -12,7 +12,7 @@ import pytest
 from kakoi.channel.api import Command
 from kakoi.channel.runner_channel import RunnerChannel
 from kakoi.process.executor import ProcessExecutor
-from kakoi.tasks.changes import Author, ProjectChanges, PushError, PushResult, Work, push
+from kakoi.tasks.changes import Author, PackedChange, ProjectChanges, PushError, PushResult, push
 from kakoi.tasks.checkout import CloneOptions, git_from_options
 from kakoi.tasks.host_git import HostGit
 from kakoi.tasks.task import Task
@@ -192,14 +192,14 @@ class Projects:
         self.delivery = ProjectChanges(channel, str(self.clone))
         self.base = git(self.origin, "rev-parse", "main").strip()
 
-    async def work(self, change: Callable[[Path], object]) -> Work:
+    async def work(self, change: Callable[[Path], object]) -> PackedChange:
         await self.delivery.begin(self.base)
         await asyncio.to_thread(change, self.clone)
         work = await self.delivery.collect(self.base)
         assert work is not None
         return work
 
-    async def push(self, work: Work, *, git: HostGit | None = None) -> PushResult:
+    async def push(self, work: PackedChange, *, git: HostGit | None = None) -> PushResult:
         return await push(
             git or git_from_options(ProcessExecutor(), CloneOptions(), None),
             work,
@@ -209,7 +209,7 @@ class Projects:
             author=AUTHOR,
         )
 
-    def packed(self, tree: str) -> Work:
+    def packed(self, tree: str) -> PackedChange:
         """What git in the environment says that the work is, where a model owns that git."""
         commit = git(self.clone, "commit-tree", tree, "-p", self.base, "-m", "x").strip()
         how = ["--revs", "--thin", "--stdout", "--quiet", "--missing=allow-any"]
@@ -220,9 +220,9 @@ class Projects:
             check=True,
             timeout=60,
         )
-        return Work(base=self.base, commit=commit, tree=tree, pack=done.stdout)
+        return PackedChange(base=self.base, commit=commit, tree=tree, pack=done.stdout)
 
-    def with_entry(self, entry: str) -> Work:
+    def with_entry(self, entry: str) -> PackedChange:
         """The project with one entry more, which no command of git's would add."""
         blob = git(self.clone, "hash-object", "-w", "--stdin", stdin=b"[core]\n").strip()
         tree = git(self.clone, "mktree", stdin=f"100644 blob {blob}\tconfig\n".encode()).strip()

@@ -14,8 +14,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from kakoi.network.addresses import Address
-from kakoi.network.credentials import HeaderCredential
 from kakoi.network.domains import DomainEntry, Domains
+from kakoi.network.header_credentials import HeaderCredential
 from kakoi.network.proxy import ProxyLimits
 from tests.network.world import (
     WAIT_S,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kakoi.errors import AuditError, SandboxError
-from kakoi.network.credentials import HeaderCredential
 from kakoi.network.domains import EVERYTHING_PUBLIC, parse_domains, parse_target
+from kakoi.network.header_credentials import HeaderCredential
 from kakoi.network.proxy import ConnectionDecision, Proxy, ProxyLimits
 from kakoi.network.shared_listener import SharedListener
 from tests.network.world import (

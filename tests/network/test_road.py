@@ -14,7 +14,7 @@ from kakoi.channel.api import Command
 from kakoi.errors import ConfigurationError
 from kakoi.gate import RecordLabels
 from kakoi.gate.connections import connection_recorder
-from kakoi.network.credentials import parse_credentials
+from kakoi.network.header_credentials import parse_credentials
 from kakoi.network.proxy import ConnectionDecision
 from kakoi.policy.profiles import load_policy
 from kakoi.results import BlockedConnection, ExecutionResult

@@ -17,7 +17,7 @@ from mcp.client.stdio import stdio_client
 from kakoi.backends.host.adapter import HostAdapter
 from kakoi.channel.api import Command
 from kakoi.gate import Gate
-from kakoi.gate.gate import Place
+from kakoi.gate.connections import DedicatedSandbox
 from kakoi.network.domains import parse_domains
 from kakoi.network.proxy import Proxy
 from kakoi.policy.profiles import load_policy
@@ -102,11 +102,13 @@ class OneCommand:
     workspace: Path
     ended: list[str] = field(default_factory=list)
 
-    async def place(self, command: Command) -> contextlib.AbstractAsyncContextManager[Place]:
+    async def dedicated_sandbox(
+        self, command: Command
+    ) -> contextlib.AbstractAsyncContextManager[DedicatedSandbox]:
         return self._opened(command.id)
 
     @contextlib.asynccontextmanager
-    async def _opened(self, id: str) -> AsyncIterator[Place]:
+    async def _opened(self, id: str) -> AsyncIterator[DedicatedSandbox]:
         adapter = HostAdapter(self.workspace, warn_on_start=False)
         try:
             yield adapter, Proxy(parse_domains([]))
@@ -120,7 +122,7 @@ async def test_sandboxes_of_ended_jobs_are_kept_until_later_ones_need_the_room(
 ) -> None:
     own = OneCommand(tmp_path)
     shared = HostAdapter(tmp_path, warn_on_start=False)
-    gate = Gate(load_policy(), shared, special=own.place)
+    gate = Gate(load_policy(), shared, dedicated=own.dedicated_sandbox)
     running = await gate.start(Command(command="cat", stdin_open=True))
     jobs = []
     for number in range(6):

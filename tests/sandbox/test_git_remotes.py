@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kakoi.network.git_access import GitAccess, SshLoan, repository_at
+from kakoi.network.git_access import GitAccess, SshTunnel, repository_at
 from kakoi.network.git_remotes import GitCredential
 from kakoi.network.requests import parse_request
 from kakoi.policy.git_commands import FETCH, PUSH, git_traffic
@@ -308,10 +308,10 @@ def _access(*addresses: str, service: str = PUSH) -> GitAccess:
 def test_ssh_runs_one_service_for_one_repository(address: str, said: str) -> None:
     def ask(words: str) -> object:
         head = f"CONNECT host.example:22 HTTP/1.1\r\nHost: host.example:22\r\nKakoi-Ssh: {words}"
-        return _access(address).loan(parse_request(f"{head}\r\n\r\n".encode()))
+        return _access(address).access_for(parse_request(f"{head}\r\n\r\n".encode()))
 
     loan = ask(said)
-    assert isinstance(loan, SshLoan)
+    assert isinstance(loan, SshTunnel)
     service = said.removeprefix("git ")
     assert loan.argv[-1] == service
     assert loan.argv[0] == "ssh"

@@ -134,7 +134,7 @@ class _Threads(concurrent.futures.ThreadPoolExecutor):
             return future
 
 
-class Held(Protocol):
+class ClosedAtExit(Protocol):
     """Something to close at exit."""
 
     async def close(self) -> None:
@@ -153,7 +153,7 @@ class Background:
         self._loop.set_default_executor(_Threads(thread_name_prefix="kakoi"))
         self._thread = threading.Thread(target=self._serve, name="kakoi", daemon=True)
         self._thread.start()
-        self._held: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._held: weakref.WeakSet[ClosedAtExit] = weakref.WeakSet()
         self._unwatched: set[_UnderWay[Any]] = set()
         self._is_over = False
         atexit.register(self._close)
@@ -191,7 +191,7 @@ class Background:
         self._unwatched.add(under_way)  # A reference, or it could be garbage collected.
         under_way.done.add_done_callback(lambda _done: self._unwatched.discard(under_way))
 
-    def hold(self, slot: "Held") -> None:
+    def hold(self, slot: "ClosedAtExit") -> None:
         """Close `slot` at exit, if it still exists."""
         if self._is_over:
             raise RuntimeError("Python is shutting down; nothing can be opened")

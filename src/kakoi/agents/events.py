@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
+class LoopStarted:
     """A loop has begun: its model, tools, instructions and prompt."""
 
     model: str
@@ -45,7 +45,7 @@ class StepStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSaid:
+class ModelReplied:
     """The model has answered. `total`: the usage of all answers so far."""
 
     step: int
@@ -87,7 +87,7 @@ class ToolAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelTold:
+class ModelReminded:
     """A message to the model between its answers: a reminder, or a request to reflect."""
 
     step: int
@@ -105,7 +105,7 @@ class ContextShortened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class LoopEnded:
     """The loop has ended. `summary`: what the model says it did; `error`: what went wrong."""
 
     outcome: Outcome
@@ -121,14 +121,14 @@ class Ended:
 
 
 AgentEvent = (
-    Began
+    LoopStarted
     | StepStarted
-    | ModelSaid
+    | ModelReplied
     | ModelFailed
     | ToolCalled
     | ToolAnswered
-    | ModelTold
+    | ModelReminded
     | ContextShortened
-    | Ended
+    | LoopEnded
 )
 EventListener = Callable[[AgentEvent], None]

@@ -27,13 +27,13 @@ from kakoi.agents.conversation import (
 )
 from kakoi.agents.events import (
     AgentEvent,
-    Began,
     ContextShortened,
-    Ended,
     EventListener,
+    LoopEnded,
+    LoopStarted,
     ModelFailed,
-    ModelSaid,
-    ModelTold,
+    ModelReminded,
+    ModelReplied,
     Outcome,
     StepStarted,
     ToolAnswered,
@@ -173,7 +173,7 @@ class AgentLoop:
         self._listener = listener
         self._reflection = reflection
         self._sleep = sleep
-        self._work: asyncio.Task[Ended] | None = None
+        self._work: asyncio.Task[LoopEnded] | None = None
         self._is_pausing = False
         if self._limits.cost is not None and not model.is_priced:
             raise ConfigurationError(
@@ -187,10 +187,10 @@ class AgentLoop:
         if self._work is not None:
             self._work.cancel()
 
-    async def run(self, instructions: str, prompt: str, earlier: Sequence[Turn] = ()) -> Ended:
+    async def run(self, instructions: str, prompt: str, earlier: Sequence[Turn] = ()) -> LoopEnded:
         """Work on `prompt` to the end. `earlier`: the turns before a pause.
 
-        If cancelled, CancelledError is raised after the listener got `Ended`.
+        If cancelled, CancelledError is raised after the listener got `LoopEnded`.
         """
         tools = [each for each in self._tools.tools if each.name != DONE.name]
         context = ContextWindow(
@@ -200,13 +200,15 @@ class AgentLoop:
         state = _State(context)
         names = tuple(tool.name for tool in context.tools)
         self._listener(
-            Began(model=self._model.name, tools=names, instructions=instructions, prompt=prompt)
+            LoopStarted(
+                model=self._model.name, tools=names, instructions=instructions, prompt=prompt
+            )
         )
         ended = await self._watch(asyncio.ensure_future(self._steps(state)), state)
         self._listener(ended)
         return ended
 
-    async def _watch(self, work: "asyncio.Task[Ended]", state: _State) -> Ended:
+    async def _watch(self, work: "asyncio.Task[LoopEnded]", state: _State) -> LoopEnded:
         self._work = work
         if self._is_pausing:
             work.cancel()
@@ -226,14 +228,14 @@ class AgentLoop:
 
     def _ended(
         self, state: _State, outcome: Outcome, *, summary: str = "", error: str = ""
-    ) -> Ended:
-        return Ended(
+    ) -> LoopEnded:
+        return LoopEnded(
             outcome=outcome, steps=state.step, usage=state.usage, summary=summary, error=error
         )
 
     # --- Steps -------------------------------------------------------------------------------
 
-    async def _steps(self, state: _State) -> Ended:
+    async def _steps(self, state: _State) -> LoopEnded:
         while (limit := self._limit(state)) is None:
             state.step += 1
             try:
@@ -249,7 +251,7 @@ class AgentLoop:
                 return ended
         return limit
 
-    def _limit(self, state: _State) -> Ended | None:
+    def _limit(self, state: _State) -> LoopEnded | None:
         limits = self._limits
         if state.unreadable >= limits.unreadable:
             error = f"{state.unreadable} answers in a row could not be read"
@@ -285,7 +287,7 @@ class AgentLoop:
         state.usage += answer.usage
         context.turns.append(answer)
         self._listener(
-            ModelSaid(step=state.step, text=answer.text, usage=answer.usage, total=state.usage)
+            ModelReplied(step=state.step, text=answer.text, usage=answer.usage, total=state.usage)
         )
         return answer
 
@@ -303,7 +305,7 @@ class AgentLoop:
             )
         return bool(done)
 
-    async def _act(self, state: _State, answer: ModelAnswer) -> Ended | None:
+    async def _act(self, state: _State, answer: ModelAnswer) -> LoopEnded | None:
         finished = _done_arguments(answer)
         if finished is not None:
             gave_up = finished.get("gave_up") is True
@@ -369,10 +371,10 @@ class AgentLoop:
 
     def _tell(self, state: _State, text: str) -> None:
         state.context.turns.append(UserMessage(text=text))
-        self._listener(ModelTold(step=state.step, text=text))
+        self._listener(ModelReminded(step=state.step, text=text))
 
 
-async def _cancel(work: "asyncio.Task[Ended]") -> None:
+async def _cancel(work: "asyncio.Task[LoopEnded]") -> None:
     """Cancel the work and wait for it: a tool that is running gets cancelled and cleans up."""
     work.cancel()
     await asyncio.wait([work], timeout=_ENDING_S)

@@ -31,9 +31,9 @@ from kakoi.agents.conversation import (
 )
 from kakoi.agents.events import (
     AgentEvent,
-    Began,
-    ModelSaid,
-    ModelTold,
+    LoopStarted,
+    ModelReminded,
+    ModelReplied,
     Outcome,
     ToolAnswered,
     ToolCalled,
@@ -277,17 +277,17 @@ def turns_from_events(events: Iterable[AgentEvent]) -> tuple[Turn, ...]:
     """Return the turns after the prompt, to resume a loop from there (`AgentLoop.run`)."""
     turns: list[Turn] = []
     for step in _steps(events):
-        said = next((each for each in step if isinstance(each, ModelSaid)), None)
+        said = next((each for each in step if isinstance(each, ModelReplied)), None)
         if said is not None:
             turns += _step_turns(said, step)
-        turns += [UserMessage(text=each.text) for each in step if isinstance(each, ModelTold)]
+        turns += [UserMessage(text=each.text) for each in step if isinstance(each, ModelReminded)]
     return tuple(turns)
 
 
 def _steps(events: Iterable[AgentEvent]) -> Iterator[list[AgentEvent]]:
     steps: dict[int, list[AgentEvent]] = {}
     for event in events:
-        if isinstance(event, Began):
+        if isinstance(event, LoopStarted):
             yield from steps.values()
             steps = {}
         elif (number := getattr(event, "step", None)) is not None:
@@ -295,7 +295,7 @@ def _steps(events: Iterable[AgentEvent]) -> Iterator[list[AgentEvent]]:
     yield from steps.values()
 
 
-def _step_turns(said: ModelSaid, step: Sequence[AgentEvent]) -> list[Turn]:
+def _step_turns(said: ModelReplied, step: Sequence[AgentEvent]) -> list[Turn]:
     requests = tuple(
         ToolRequest(id=each.id, tool=each.tool, arguments=each.arguments, fault=each.fault)
         for each in step

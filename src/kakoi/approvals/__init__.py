@@ -5,13 +5,13 @@ user in a private file. `Approvals` answers a gate's questions for one workspace
 from the audit log what a person may want to add.
 """
 
-from kakoi.approvals.approvals import Approvals, Offer, describe
+from kakoi.approvals.approvals import ApprovalOffer, Approvals, describe
 from kakoi.approvals.store import ApprovalStore, RememberedApproval, approvals_file
 
 __all__ = [
+    "ApprovalOffer",
     "ApprovalStore",
     "Approvals",
-    "Offer",
     "RememberedApproval",
     "approvals_file",
     "describe",

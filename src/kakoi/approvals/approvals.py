@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ApprovalOffer:
     """What a person can have remembered instead of being asked again."""
 
     commands: tuple[AskedCommand, ...]
@@ -48,7 +48,7 @@ class Approvals:
         self._clock = clock
         self._has_warned = False
 
-    def offer(self, decision: Decision) -> Offer | None:
+    def offer(self, decision: Decision) -> ApprovalOffer | None:
         """Return what could be remembered so that this is not asked again; None if nothing can."""
         commands = self._asked(decision)
         if not commands:
@@ -58,7 +58,7 @@ class Approvals:
         except ConfigurationError as error:
             self._warn(error)
             return None
-        return Offer(commands, self._days)
+        return ApprovalOffer(commands, self._days)
 
     def answer(self, decision: Decision) -> tuple[RememberedApproval, ...]:
         """Return the approvals that answer every question of the decision; empty if some do not."""

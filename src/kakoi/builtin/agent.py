@@ -20,7 +20,7 @@ from kakoi.errors import ConfigurationError, ModelError
 from kakoi.settings.loader import load_settings
 
 if TYPE_CHECKING:
-    from kakoi.agents.events import Ended
+    from kakoi.agents.events import LoopEnded
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -135,7 +135,7 @@ def _is_empty(function: Callable[..., object]) -> bool:
 # --- The model -------------------------------------------------------------------------------
 
 
-async def _ask(model: str, task: str, *, form: str) -> "Ended":
+async def _ask(model: str, task: str, *, form: str) -> "LoopEnded":
     """Let the model do a task in the current directory."""
     for module in ("models", "from_settings", "tools"):
         load_extra(f"kakoi.agents.{module}", extra="agent", feature="@agent without a body")
@@ -171,7 +171,7 @@ def _form(annotation: object) -> str:
     return f": {kind}, as JSON and without any other text" if kind else ""
 
 
-def _reader(name: str, annotation: object) -> "Callable[[Ended], object]":
+def _reader(name: str, annotation: object) -> "Callable[[LoopEnded], object]":
     """Return how to read the result of a function with this annotation."""
     kind = get_origin(annotation) or annotation
     if kind not in (str, None, inspect.Signature.empty, *_JSON_TYPES):
@@ -180,7 +180,7 @@ def _reader(name: str, annotation: object) -> "Callable[[Ended], object]":
             hint="return str, None, bool, int, float, list or dict, or write a body",
         )
 
-    def read(ended: "Ended") -> object:
+    def read(ended: "LoopEnded") -> object:
         if not ended.is_success:
             raise ModelError(
                 f"{name} is not done ({ended.outcome}): {ended.error or ended.summary}"

@@ -141,8 +141,8 @@ def _reply(call: HookCall, *, confine: bool) -> dict[str, Any] | None:
 def _remembered(decision: Decision, project: str) -> str:
     """Describe the remembered approvals that answer the question; empty if they do not."""
     from kakoi.approvals import describe
-    from kakoi.settings.approvals import approvals_from
     from kakoi.settings.loader import load_settings
+    from kakoi.settings.policy import approvals_from
 
     found = approvals_from(load_settings(project).settings, project).answer(decision)
     return describe(found) if found else ""

@@ -116,7 +116,7 @@ class RunTarget:
     @property
     def approvals(self) -> "Approvals":
         """What the user wants remembered for this workspace."""
-        from kakoi.settings.approvals import approvals_from
+        from kakoi.settings.policy import approvals_from
 
         return approvals_from(self.settings, self.directory)
 

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kakoi.audit import AuditEntry, AuditLog, Event
-from kakoi.channel.api import RunningCommand, Stream, TerminalSize, new_id
+from kakoi.channel.api import Command, RunningCommand, Stream, TerminalSize, new_id
 from kakoi.gate.calls import RecordLabels
 from kakoi.policy.rules import Verdict
 from kakoi.results import BlockedConnection, ExecutionResult
 
 if TYPE_CHECKING:
+    from kakoi.backends.adapter import SandboxAdapter
     from kakoi.network.proxy import ConnectionDecision
 
 
@@ -26,6 +28,14 @@ class WatchableProxy(Protocol):
     """Decides what a sandbox can reach."""
 
     def watch_refusals(self) -> RefusalWatch: ...
+
+
+# The sandbox of one command, and what decides what it can reach.
+DedicatedSandbox: TypeAlias = "tuple[SandboxAdapter, WatchableProxy]"
+# Returns it for a command; None: the command runs in the usual sandbox.
+DedicatedSandboxFor = Callable[
+    [Command], Awaitable[AbstractAsyncContextManager[DedicatedSandbox] | None]
+]
 
 
 def with_blocked_connections(

@@ -36,6 +36,7 @@ from kakoi.gate.calls import (
     with_variables,
 )
 from kakoi.gate.connections import (
+    DedicatedSandboxFor,
     RefusalWatch,
     WatchableProxy,
     WatchedRunning,
@@ -50,9 +51,6 @@ from kakoi.results import ExecutionResult
 _log = logging.getLogger(__name__)
 _Done = TypeVar("_Done")
 Opener = Callable[[], Awaitable[SandboxAdapter]]
-# The sandbox of one command, and what decides what it reaches; None: the usual one.
-Place = tuple[SandboxAdapter, WatchableProxy]
-SpecialPlace = Callable[[Command], Awaitable[contextlib.AbstractAsyncContextManager[Place] | None]]
 
 
 _PLAIN_CALL = Call()
@@ -74,7 +72,7 @@ class Gate:
         access (`read /etc/hosts`); they refuse by raising SecurityError.
     `proxy`: decides what the sandbox can reach; results list what it refused.
     `confined`: whichever sandbox is opened, it confines commands, on a network of its own.
-    `special`: finds the commands that run in a sandbox of their own.
+    `dedicated`: finds the commands that run in a sandbox of their own.
     `approvals`: answers of the user that are remembered, and answer before the approver is asked.
     """
 
@@ -92,7 +90,7 @@ class Gate:
         validators: Sequence[Callable[[str], object]] = (),
         proxy: WatchableProxy | None = None,
         confined: bool = False,
-        special: SpecialPlace | None = None,
+        dedicated: DedicatedSandboxFor | None = None,
         approvals: Approvals | None = None,
     ) -> None:
         if concurrency < 1:
@@ -113,7 +111,7 @@ class Gate:
         self._has_to_warn = policy.is_open
         self.proxy = proxy
         self._may_confine = confined
-        self._special = special
+        self._dedicated = dedicated
         self.approvals = None if ask_always else approvals
 
     @property
@@ -138,7 +136,7 @@ class Gate:
             concurrency=self.concurrency,
             proxy=self.proxy,
             confined=self.confined,
-            special=self._special,
+            dedicated=self._dedicated,
         )
         gate.turns = self.turns
         gate._has_to_warn = False  # This gate opens the sandbox, and warns.
@@ -371,7 +369,7 @@ class Gate:
         if own := self._jobs.own_channel(job):
             return own
         if self.sandbox is None:
-            raise ConfigurationError(f"there is no job {job!r}: nothing was started yet")
+            raise ConfigurationError(f"there is no job {job!r}: nothing has been started yet")
         return await self.sandbox.channel()
 
     async def list_jobs(self) -> list[JobInfo]:
@@ -406,11 +404,11 @@ class Gate:
         self, command: Command
     ) -> AsyncIterator[tuple[SandboxAdapter, RefusalWatch | None]]:
         """The sandbox in which the command runs, and what notes the connections refused there."""
-        special = None if self._special is None else await self._special(command)
-        if special is None:
+        dedicated = None if self._dedicated is None else await self._dedicated(command)
+        if dedicated is None:
             yield await self.open_sandbox(), self._watch()
             return
-        async with special as (sandbox, proxy):
+        async with dedicated as (sandbox, proxy):
             yield sandbox, proxy.watch_refusals()
 
     async def _begin(self, channel: Channel, entry: AuditEntry, command: Command) -> None:
@@ -529,7 +527,7 @@ class Gate:
                 raise ConfigurationError("approvals are not remembered here")
             found = await asyncio.to_thread(self.approvals.remember, decision)
         except (KakoiError, OSError) as error:
-            _log.warning("the command runs once, and is asked about again: %s", error)
+            _log.warning("the command runs this time, but will need approval again: %s", error)
             return f"approved once: {error}"
         return f"approved, and remembered as {describe(found)}"
 

@@ -20,8 +20,8 @@ from kakoi.mcp.stdio import StdioTransport, claim_stdio
 from kakoi.policy.rules import Policy
 from kakoi.sandbox.doors import sandbox_for
 from kakoi.sandbox.options import SandboxOptions
-from kakoi.settings.approvals import approvals_from
 from kakoi.settings.model import Settings
+from kakoi.settings.policy import approvals_from
 from kakoi.tools.toolset import Toolset, open_toolset
 
 if TYPE_CHECKING:

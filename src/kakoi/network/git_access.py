@@ -14,9 +14,9 @@ from urllib.parse import quote, urlsplit
 
 from kakoi._support.late import dataclass
 from kakoi.errors import ConfigurationError
-from kakoi.network.credentials import HeaderCredential
 from kakoi.network.domains import BadHostError, DomainEntry, Domains, Target, parse_target
 from kakoi.network.git_remotes import GitCredential, Remote, parse_remote, ssh_command
+from kakoi.network.header_credentials import HeaderCredential
 from kakoi.network.requests import ProxyRequest
 from kakoi.runner.outlet import PORT
 
@@ -79,8 +79,8 @@ class GitRepository:
 
 
 @dataclass(frozen=True, slots=True)
-class SshLoan:
-    """Connect the tunnel to this program."""
+class SshTunnel:
+    """The ssh process to connect the tunnel to."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -132,8 +132,8 @@ class GitAccess:
             found[f"GIT_CONFIG_VALUE_{number}"] = value
         return found
 
-    def loan(self, request: ProxyRequest) -> HeaderCredential | SshLoan | None:
-        """Return what the request is lent; None if it is not one of git's own."""
+    def access_for(self, request: ProxyRequest) -> HeaderCredential | SshTunnel | None:
+        """Return what gives the request access; None if it is not one of git's own."""
         for each in self._repositories:
             if each.target == request.target:
                 found = self._ssh(each, request) if request.is_tunnel else self._http(each, request)
@@ -159,7 +159,7 @@ class GitAccess:
                 )
         return None
 
-    def _ssh(self, repository: GitRepository, request: ProxyRequest) -> SshLoan | None:
+    def _ssh(self, repository: GitRepository, request: ProxyRequest) -> SshTunnel | None:
         if repository.remote.scheme != "ssh":
             return None
         user, host, port, path = _ssh_parts(repository.remote.url)
@@ -171,7 +171,7 @@ class GitAccess:
         service = given.removeprefix(f"{user} ")
         where = f"{user}@{host}" if user else host
         argv = (*shlex.split(ssh_command()), "-T", "-p", port, where, service)
-        return SshLoan(argv, self._environ)
+        return SshTunnel(argv, self._environ)
 
 
 def repository_at(address: str, credential: GitCredential | None = None) -> GitRepository | None:

@@ -17,10 +17,10 @@ from typing import Final
 from kakoi._support.late import dataclass
 from kakoi.errors import KakoiError
 from kakoi.network.addresses import Address
-from kakoi.network.credentials import HeaderCredential
 from kakoi.network.dns_messages import ResponseCode
 from kakoi.network.domains import BadHostError, Domains, Target, parse_host
-from kakoi.network.git_access import GitAccess, SshLoan
+from kakoi.network.git_access import GitAccess, SshTunnel
+from kakoi.network.header_credentials import HeaderCredential
 from kakoi.network.name_server import NameAnswer, NameServer
 from kakoi.network.relay import (
     CHUNK,
@@ -261,16 +261,16 @@ class Proxy:
     async def _do(self, request: ProxyRequest, client: _Streams) -> None:
         credential = self._credential(request)
         if self._git is not None:
-            loan = self._git.loan(request)
-            if loan is None:
+            access = self._git.access_for(request)
+            if access is None:
                 await self._refuse(client, _not_git(request), status=403)
                 return
-            if isinstance(loan, SshLoan):
+            if isinstance(access, SshTunnel):
                 await self._record(_decision(request))
                 first_s = self._limits.connect_s
-                await relay_program(client, loan.argv, loan.env, first_s=first_s)
+                await relay_program(client, access.argv, access.env, first_s=first_s)
                 return
-            credential = loan
+            credential = access
         if credential is not None:
             if not request.takes_credential:
                 await self._refuse(client, _no_credential(request), status=403)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kakoi.overlay.changes import ApplyResult, ChangeKind, FoundChange, permissions
 from kakoi.overlay.directories import attributes, copy_bytes, file, folder, split, status_at
 from kakoi.overlay.journal import Journal
-from kakoi.overlay.layers import Pair, Stack
+from kakoi.overlay.layers import ComparedPath, Stack
 
 _REASONS = {
     errno.ELOOP: "a link is in the way",
@@ -30,7 +30,9 @@ _REASONS = {
 class Applier:
     """Applies changes one by one. `links`: hard links inside (see `hard_links`)."""
 
-    def __init__(self, stack: Stack, journal: Journal, links: Mapping[bytes, Sequence[Pair]]):
+    def __init__(
+        self, stack: Stack, journal: Journal, links: Mapping[bytes, Sequence[ComparedPath]]
+    ):
         self._stack = stack
         self._journal = journal
         self._links = links
@@ -73,7 +75,7 @@ class Applier:
     def _try(
         self,
         found: FoundChange,
-        work: Callable[[Pair, "_WritableDirectories"], None],
+        work: Callable[[ComparedPath, "_WritableDirectories"], None],
         opened: "_WritableDirectories",
         *,
         again: bool = False,
@@ -92,7 +94,7 @@ class Applier:
 
     # --- One path ----------------------------------------------------------------------------
 
-    def _delete(self, pair: Pair, opened: "_WritableDirectories") -> None:
+    def _delete(self, pair: ComparedPath, opened: "_WritableDirectories") -> None:
         above, name = split(pair.path)
         with folder(self._stack.project, above) as parent:
             opened.make_writable(parent, above)
@@ -107,7 +109,7 @@ class Applier:
             else:
                 self._unlink(parent, name, now)
 
-    def _put(self, pair: Pair, opened: "_WritableDirectories") -> None:
+    def _put(self, pair: ComparedPath, opened: "_WritableDirectories") -> None:
         inside = pair.inside
         assert inside is not None  # noqa: S101 - it is not deleted
         above, name = split(pair.path)
@@ -137,7 +139,7 @@ class Applier:
 
     def _replace(
         self,
-        pair: Pair,
+        pair: ComparedPath,
         inside: os.stat_result,
         parent: int,
         name: bytes,
@@ -161,7 +163,7 @@ class Applier:
         if stat.S_ISREG(inside.st_mode):
             self._made.setdefault((inside.st_dev, inside.st_ino), pair.path)
 
-    def _make(self, pair: Pair, inside: os.stat_result, parent: int, half: bytes) -> None:
+    def _make(self, pair: ComparedPath, inside: os.stat_result, parent: int, half: bytes) -> None:
         above, name = split(pair.path)
         if pair.path in self._links and self._link(inside, parent, half):
             return
@@ -190,7 +192,7 @@ class Applier:
             os.link(name, half, **flags)  # type: ignore[arg-type] # each of them fits
         return True
 
-    def _finish_folder(self, pair: Pair, opened: "_WritableDirectories") -> None:
+    def _finish_folder(self, pair: ComparedPath, opened: "_WritableDirectories") -> None:
         inside = pair.inside
         assert inside is not None  # noqa: S101 - it is a directory
         with (

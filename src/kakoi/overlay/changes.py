@@ -15,7 +15,7 @@ from kakoi.overlay.directories import (
     same_bytes,
     split,
 )
-from kakoi.overlay.layers import Pair, Stack, pairs
+from kakoi.overlay.layers import ComparedPath, Stack, pairs
 
 # The mode bits that are applied: never setuid, and setgid only on directories.
 FILE_MODE = 0o1777
@@ -102,11 +102,11 @@ _CANDIDATES = 16
 class FoundChange:
     """A change and where it was found."""
 
-    pair: Pair
+    pair: ComparedPath
     change: Change
 
 
-def find_changes(stack: Stack, conflict: Callable[[Pair, bool], str]) -> list[FoundChange]:
+def find_changes(stack: Stack, conflict: Callable[[ComparedPath, bool], str]) -> list[FoundChange]:
     """Return what is different inside, by path.
 
     `conflict`: returns what happened to a path in the project meanwhile. Its second argument tells
@@ -123,9 +123,9 @@ def find_changes(stack: Stack, conflict: Callable[[Pair, bool], str]) -> list[Fo
     return _with_renames(stack, sorted(found, key=lambda each: each.pair.path))
 
 
-def hard_links(found: Iterable[Pair]) -> Mapping[bytes, Sequence[Pair]]:
+def hard_links(found: Iterable[ComparedPath]) -> Mapping[bytes, Sequence[ComparedPath]]:
     """Map each name of a file with several hard links inside to all of its names."""
-    groups: dict[tuple[int, int], list[Pair]] = {}
+    groups: dict[tuple[int, int], list[ComparedPath]] = {}
     for pair in found:
         inside = pair.inside
         if inside is not None and stat.S_ISREG(inside.st_mode) and inside.st_nlink > 1:
@@ -133,7 +133,9 @@ def hard_links(found: Iterable[Pair]) -> Mapping[bytes, Sequence[Pair]]:
     return {pair.path: group for group in groups.values() if len(group) > 1 for pair in group}
 
 
-def _change(stack: Stack, pair: Pair, links: Mapping[bytes, Sequence[Pair]]) -> Change | None:
+def _change(
+    stack: Stack, pair: ComparedPath, links: Mapping[bytes, Sequence[ComparedPath]]
+) -> Change | None:
     inside, outside = pair.inside, pair.outside
     path = os.fsdecode(pair.path) or "."
     was = "" if outside is None else type_of(outside.st_mode)
@@ -155,7 +157,9 @@ def _change(stack: Stack, pair: Pair, links: Mapping[bytes, Sequence[Pair]]) -> 
     )
 
 
-def _is_same(stack: Stack, pair: Pair, links: Mapping[bytes, Sequence[Pair]]) -> bool:
+def _is_same(
+    stack: Stack, pair: ComparedPath, links: Mapping[bytes, Sequence[ComparedPath]]
+) -> bool:
     """Tell if a path is the same inside and in the project. Both exist and have the same type."""
     inside, outside = pair.inside, pair.outside
     assert inside is not None and outside is not None  # noqa: S101, PT018 - the caller has looked
@@ -205,7 +209,7 @@ def _same_file(
         return False  # The project's file is unreadable, so it cannot be known to be the same.
 
 
-def _came_from_project(stack: Stack, pair: Pair) -> bool:
+def _came_from_project(stack: Stack, pair: ComparedPath) -> bool:
     """Tell if the file was copied from the project, or moved there; these look the same."""
     if pair.outside is not None or pair.oldest is None:
         return False

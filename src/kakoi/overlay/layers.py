@@ -25,7 +25,7 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ComparedPath:
     """A path, its status inside (and in which layer), and its status in the project.
 
     `oldest`: the lowest layer that has this file; None if it cannot come from the project, because
@@ -54,10 +54,10 @@ class _Folder:
     is_outside: bool
 
 
-def pairs(stack: Stack) -> Iterator[Pair]:
+def pairs(stack: Stack) -> Iterator[ComparedPath]:
     """Yield everything that layers contain or hide, each directory before its entries."""
     everything = range(len(stack.layers))
-    yield Pair(b"", 0, os.fstat(stack.layers[0]), os.fstat(stack.project))
+    yield ComparedPath(b"", 0, os.fstat(stack.layers[0]), os.fstat(stack.project))
     todo = [_Folder(b"", everything, shows_through=True, was_outside=True, is_outside=True)]
     while todo:
         at = todo.pop()
@@ -76,7 +76,7 @@ def pairs(stack: Stack) -> Iterator[Pair]:
                 if there is not None:
                     yield from _deleted(stack, path, there)
                 continue
-            yield Pair(path, layer, inside, there, _oldest(at, found[name]))
+            yield ComparedPath(path, layer, inside, there, _oldest(at, found[name]))
             is_folder = there is not None and stat.S_ISDIR(there.st_mode)
             if stat.S_ISDIR(inside.st_mode):
                 todo.append(_below(stack, at, path, found[name], is_outside=is_folder))
@@ -144,19 +144,19 @@ def _oldest(at: _Folder, found: Iterable[tuple[int, os.stat_result]]) -> int | N
     return oldest if at.shows_through and at.was_outside else None
 
 
-def _deleted(stack: Stack, path: bytes, status: os.stat_result) -> Iterator[Pair]:
-    yield Pair(path, 0, None, status)
+def _deleted(stack: Stack, path: bytes, status: os.stat_result) -> Iterator[ComparedPath]:
+    yield ComparedPath(path, 0, None, status)
     if stat.S_ISDIR(status.st_mode):
         yield from _below_deleted(stack, path)
 
 
-def _below_deleted(stack: Stack, path: bytes) -> Iterator[Pair]:
+def _below_deleted(stack: Stack, path: bytes) -> Iterator[ComparedPath]:
     todo = [path]
     while todo:
         at = todo.pop()
         with folder(stack.project, at) as fd, os.scandir(fd) as entries:
             found = [(os.fsencode(e.name), e.stat(follow_symlinks=False)) for e in entries]
         for name, status in sorted(found):
-            yield Pair(at + b"/" + name, 0, None, status)
+            yield ComparedPath(at + b"/" + name, 0, None, status)
             if stat.S_ISDIR(status.st_mode):
                 todo.append(at + b"/" + name)

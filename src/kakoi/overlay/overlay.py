@@ -13,7 +13,7 @@ from kakoi.overlay.changes import ApplyResult, Change, FoundChange, Mounts, find
 from kakoi.overlay.diffs import Difference, differences
 from kakoi.overlay.directories import FOLDER, open_layer, split
 from kakoi.overlay.journal import Journal
-from kakoi.overlay.layers import Pair, Stack
+from kakoi.overlay.layers import ComparedPath, Stack
 from kakoi.overlay.store import (
     MOST_CHECKPOINTS,
     MOST_LAYERS,
@@ -360,7 +360,7 @@ class _Conflicts:
         self._since_ns = since_ns
         self._journal = journal
 
-    def __call__(self, pair: Pair, came_from_project: bool) -> str:
+    def __call__(self, pair: ComparedPath, came_from_project: bool) -> str:
         outside = pair.outside
         if outside is None:
             if came_from_project and self._is_changed_above(pair.path):

@@ -17,7 +17,7 @@ from kakoi.backends.workspace import is_within
 from kakoi.channel.api import Command
 from kakoi.errors import KakoiError, UnsupportedError
 from kakoi.gate.calls import judged_text
-from kakoi.gate.gate import Place
+from kakoi.gate.connections import DedicatedSandbox
 from kakoi.policy.git_commands import GitTraffic, git_traffic
 from kakoi.process import ProcessExecutor, SpawnOptions, base_environment
 
@@ -65,7 +65,9 @@ class GitSandboxes:
         self._record = record
         self._environ = environ
 
-    async def place(self, command: Command) -> contextlib.AbstractAsyncContextManager[Place] | None:
+    async def dedicated_sandbox(
+        self, command: Command
+    ) -> contextlib.AbstractAsyncContextManager[DedicatedSandbox] | None:
         """Return the sandbox for the command; None if it needs none, or nothing can be lent.
 
         Raises UnsupportedError if it would not see the workspace as the other commands do.
@@ -84,7 +86,7 @@ class GitSandboxes:
         return self._opened(access) if access else None
 
     @contextlib.asynccontextmanager
-    async def _opened(self, access: "GitAccess") -> AsyncIterator[Place]:
+    async def _opened(self, access: "GitAccess") -> AsyncIterator[DedicatedSandbox]:
         from kakoi.backends.outlet import Outlet, proxy_variables
         from kakoi.network.proxy import Proxy
 

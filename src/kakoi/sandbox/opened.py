@@ -17,7 +17,7 @@ from kakoi.backends.workspace import is_within
 from kakoi.channel.api import Channel, Command
 from kakoi.errors import UnsupportedError
 from kakoi.gate import Gate, Opener, RecordLabels
-from kakoi.gate.gate import SpecialPlace
+from kakoi.gate.connections import DedicatedSandboxFor
 from kakoi.sandbox.git_sandbox import GitSandboxes, lends_git
 from kakoi.sandbox.git_settings import git_settings_file
 from kakoi.sandbox.options import SandboxOptions
@@ -270,11 +270,11 @@ class SharedRecords:
             validators=options.validators,
             proxy=self._proxy or options.proxy,
             confined=options.confined,
-            special=self._git_sandboxes(),
+            dedicated=self._git_sandboxes(),
             approvals=options.approvals,
         )
 
-    def _git_sandboxes(self) -> SpecialPlace | None:
+    def _git_sandboxes(self) -> DedicatedSandboxFor | None:
         options = self.options
         if options.backend is not None or not lends_git(options.config, options.workspace):
             return None
@@ -289,7 +289,7 @@ class SharedRecords:
             open_backend=open_backend,
             record=connection_recorder(self._audit, self._labels, options.workspace),
             environ=os.environ,
-        ).place
+        ).dedicated_sandbox
 
     def share(self) -> "SharedRecords":
         """Count one more sandbox that uses them, and will call `release`."""
@@ -317,8 +317,8 @@ def _open_proxy(
     # Imported here because few sandboxes have a network.
     from kakoi.backends.outlet import Outlet, proxy_variables
     from kakoi.gate.connections import connection_recorder
-    from kakoi.network.credentials import parse_credentials
     from kakoi.network.domains import EVERYTHING_PUBLIC, parse_domains
+    from kakoi.network.header_credentials import parse_credentials
     from kakoi.network.proxy import Proxy
 
     config = options.config

@@ -1,15 +1,20 @@
-"""The policy from settings. Judging a command needs nothing else: no gate, no sandbox."""
+"""The policy and the remembered approvals from settings: no gate, no sandbox."""
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kakoi._support.fields import model_from
 from kakoi.policy.blocked_commands import with_blocked
 from kakoi.policy.package_rules import INSTALLER, RULES
 from kakoi.policy.profiles import AllowedCommands, load_policy, tightened
 from kakoi.policy.rules import Policy, Rule, Verdict
-from kakoi.settings.model import PolicySettings
+from kakoi.settings.model import PolicySettings, Settings
+
+if TYPE_CHECKING:
+    from kakoi.approvals import Approvals
 
 
 def policy_from(settings: PolicySettings, *, roots: Sequence[str], origin: str) -> Policy:
@@ -63,3 +68,14 @@ def with_switches(
     if directories is not None:
         resolved = tuple(os.path.realpath(os.path.expanduser(each)) for each in directories)
     return replace(policy, rules_for_all=tuple(rules), directories=resolved)
+
+
+def approvals_from(
+    settings: Settings, workspace: str, *, environ: Mapping[str, str] | None = None
+) -> "Approvals":
+    """Return the approvals that the user wants remembered for `workspace`."""
+    from kakoi.approvals import Approvals, ApprovalStore, approvals_file
+
+    variables = os.environ if environ is None else environ
+    store = ApprovalStore(approvals_file(variables))
+    return Approvals(store, workspace, days=settings.policy.remember_days, clock=time.time)

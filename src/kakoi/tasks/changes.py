@@ -56,7 +56,7 @@ class Author:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class PackedChange:
     """A finished change. `pack`: the files of `tree` that `base` lacks, as git packs them.
 
     `commit`: its name in the environment's git. `messages`: of the commits that the model made.
@@ -96,7 +96,7 @@ class ProjectChanges:
             raise PushError(f"cannot write the project's {path}: {error}") from error
         return commit
 
-    async def collect(self, base: str) -> Work | None:
+    async def collect(self, base: str) -> PackedChange | None:
         """The files as they are now; None if they are the same as in `base`."""
         await self._must("add", "--all")
         tree = _object_name(await self._must("write-tree"))
@@ -105,7 +105,7 @@ class ProjectChanges:
         # Only so that git can leave out what `base` has. This commit is not the one that is pushed.
         made = await self._must("commit-tree", tree, "-p", base, "-m", "work")
         commit = _object_name(made)
-        return Work(
+        return PackedChange(
             base=base,
             commit=commit,
             tree=tree,
@@ -271,7 +271,7 @@ class PushResult:
 
 async def push(
     git: HostGit,
-    work: Work,
+    work: PackedChange,
     *,
     repository: str,
     branch: str,
@@ -320,7 +320,7 @@ class _Steps:
             raise _no_change(done)
         return done
 
-    async def unpack(self, work: Work) -> None:
+    async def unpack(self, work: PackedChange) -> None:
         """Unpack the objects and check each one: git does not check those of a bundle."""
         most = f"--max-input-size={MAX_PACK_BYTES}"
         await self.here("index-pack", "--stdin", "--fix-thin", "--strict", most, stdin=work.pack)

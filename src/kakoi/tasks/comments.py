@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from kakoi._support.late import dataclass, pattern
-from kakoi.agents.events import Ended
+from kakoi.agents.events import LoopEnded
 from kakoi.errors import SourceError
 from kakoi.tasks.sources.source import Stage, TaskSource, set_stage
 from kakoi.tasks.task import Comment, Task
@@ -122,7 +122,7 @@ class TaskResult:
     error: str = ""
     branch: str = ""
     url: str = ""
-    ended: Ended | None = None
+    ended: LoopEnded | None = None
     transcript: Path | None = None
     is_kept: bool = False
     remarks: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ def _remarks(result: TaskResult) -> str:
     return "\n".join(["Review these closely:", "", *(f"- {each}" for each in result.remarks)])
 
 
-def _effort(ended: Ended) -> str:
+def _effort(ended: LoopEnded) -> str:
     usage = ended.usage
     cost = "" if usage.cost is None else f", {usage.cost:.2f} USD"
     return f"{ended.steps} steps, {usage.input_tokens + usage.output_tokens} tokens{cost}"

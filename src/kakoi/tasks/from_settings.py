@@ -35,7 +35,7 @@ from kakoi.tasks.sources.files import FileSource
 from kakoi.tasks.sources.source import StageLabels, TaskGetter, TaskSource
 
 if TYPE_CHECKING:
-    from kakoi.tasks.sources.http import RestClient, Site
+    from kakoi.tasks.sources.http import RestClient, TrackerServer
 
 _SSH: Final = ("SSH_AUTH_SOCK",)
 
@@ -178,7 +178,7 @@ def _sources(settings: Settings, environ: Mapping[str, str]) -> list[TaskSource]
     ]
 
 
-def _client(site: "Site", environ: Mapping[str, str]) -> "RestClient":
+def _client(site: "TrackerServer", environ: Mapping[str, str]) -> "RestClient":
     from kakoi.tasks.sources.http import RestClient
 
     return RestClient(site, clock=now, proxy=proxy_for(site.root, environ))

@@ -22,7 +22,7 @@ from kakoi._support.late import dataclass
 from kakoi._support.redact import redact
 from kakoi.agents.command_prompt import TEMPLATE_NAME
 from kakoi.agents.conversation import Model, ModelAnswer, ToolDescription, Tools, Turn
-from kakoi.agents.events import AgentEvent, Ended, EventListener, Outcome
+from kakoi.agents.events import AgentEvent, EventListener, LoopEnded, Outcome
 from kakoi.agents.instructions import Briefing, system_prompt, task_prompt
 from kakoi.agents.loop import AgentLoop, LoopLimits, ignore_events
 from kakoi.agents.project_files import decode_project_text
@@ -32,7 +32,7 @@ from kakoi.errors import ExecutionError, KakoiError, SourceError
 from kakoi.gate import Gate
 from kakoi.network.git_remotes import GitCredential
 from kakoi.settings.tasks import TaskSection
-from kakoi.tasks.changes import Author, ProjectChanges, Work, push
+from kakoi.tasks.changes import Author, PackedChange, ProjectChanges, push
 from kakoi.tasks.comments import (
     TaskResult,
     branch_name,
@@ -320,7 +320,12 @@ class TaskHandler:
         return await self._deliver_or_save(task, source, result, work, saver)
 
     async def _deliver_or_save(
-        self, task: Task, source: TaskSource, result: TaskResult, work: Work, saver: PeriodicSave
+        self,
+        task: Task,
+        source: TaskSource,
+        result: TaskResult,
+        work: PackedChange,
+        saver: PeriodicSave,
     ) -> TaskResult:
         try:
             return await self._deliver(task, source, result, work)
@@ -380,7 +385,7 @@ class TaskHandler:
         return _result_from(ended, path)
 
     async def _deliver(
-        self, task: Task, source: TaskSource, result: TaskResult, work: Work
+        self, task: Task, source: TaskSource, result: TaskResult, work: PackedChange
     ) -> TaskResult:
         """Push; for an issue, also open a request. An existing request has the branch already."""
         branch = task.source_branch if task.kind == "pull_request" else None
@@ -422,7 +427,7 @@ class TaskHandler:
         return redact(text, self._options.secrets)
 
 
-def _result_from(ended: Ended, transcript: Path) -> TaskResult:
+def _result_from(ended: LoopEnded, transcript: Path) -> TaskResult:
     return TaskResult(
         stage="done" if ended.outcome is Outcome.DONE else "error",
         summary=ended.summary,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kakoi.agents.conversation import Turn, UserMessage
-from kakoi.agents.events import AgentEvent, Ended, Outcome
+from kakoi.agents.events import AgentEvent, LoopEnded, Outcome
 from kakoi.agents.transcript import read_transcript, turns_from_events
 from kakoi.errors import ConfigurationError, KakoiError
 from kakoi.tasks.changes import ProjectChanges
@@ -141,6 +141,6 @@ def earlier_turns(folder: Path, *, task_uuid: str, key: str) -> tuple[Turn, ...]
 
 def _continued(before: Sequence[AgentEvent], events: Sequence[AgentEvent]) -> list[AgentEvent]:
     last = events[-1] if events else None
-    if isinstance(last, Ended) and last.outcome not in _INTERRUPTED:
+    if isinstance(last, LoopEnded) and last.outcome not in _INTERRUPTED:
         return []
     return [*before, *events]

@@ -15,12 +15,12 @@ from kakoi._support.text import shown
 from kakoi.agents.conversation import TokenUsage
 from kakoi.agents.events import (
     AgentEvent,
-    Began,
     ContextShortened,
-    Ended,
+    LoopEnded,
+    LoopStarted,
     ModelFailed,
-    ModelSaid,
-    ModelTold,
+    ModelReminded,
+    ModelReplied,
     StepStarted,
     ToolAnswered,
     ToolCalled,
@@ -69,13 +69,13 @@ class AgentView:
 def event_lines(event: AgentEvent, *, color: bool) -> Iterator[str]:
     """The lines of an event, with all foreign text escaped."""
     paint = _Paint(color)
-    if isinstance(event, Began):
+    if isinstance(event, LoopStarted):
         yield paint(
             f"kakoi: asking {_short(event.model)}, with {len(event.tools)} tools", bold=True
         )
     elif isinstance(event, StepStarted):
         yield paint(f"step {event.step}  (about {event.tokens} tokens)", bold=True)
-    elif isinstance(event, ModelSaid):
+    elif isinstance(event, ModelReplied):
         yield from _block("  ", event.text, _TEXT_LINES)
         yield paint(f"  {_usage(event.total)}", dim=True)
     elif isinstance(event, ModelFailed):
@@ -85,7 +85,7 @@ def event_lines(event: AgentEvent, *, color: bool) -> Iterator[str]:
         yield from _call(event, paint)
     elif isinstance(event, ToolAnswered):
         yield from _answer(event, paint)
-    elif isinstance(event, ModelTold):
+    elif isinstance(event, ModelReminded):
         yield paint(f"  kakoi: {_short(event.text)}", dim=True)
     elif isinstance(event, ContextShortened):
         text = f"{event.shortened} old answers shortened, {event.dropped} old steps dropped"
@@ -139,7 +139,7 @@ def _verdict(meta: Mapping[str, Any], *, is_error: bool) -> tuple[str, str]:
     return ("failed", "red") if is_error else ("done", "green")
 
 
-def _end(event: Ended, paint: _Paint) -> Iterator[str]:
+def _end(event: LoopEnded, paint: _Paint) -> Iterator[str]:
     color = "green" if event.is_success else "red"
     steps = "1 step" if event.steps == 1 else f"{event.steps} steps"
     words = str(event.outcome).replace("_", " ")

@@ -7,7 +7,7 @@ from typing import Final
 from kakoi._support.late import dataclass, pattern
 from kakoi.errors import ConfigurationError, SourceError
 from kakoi.tasks.sources.answers import MAX_TITLE, JsonAnswer, objects, one_line
-from kakoi.tasks.sources.http import RestClient, Site, api_path
+from kakoi.tasks.sources.http import RestClient, TrackerServer, api_path
 from kakoi.tasks.sources.source import StageLabels, TaskChange, TaskStatus, publishable
 from kakoi.tasks.task import Comment, Task, uuid_from_key
 
@@ -20,10 +20,10 @@ _HOSTED: Final = pattern(r"https://[a-z0-9-]+\.ghe\.com")
 _MAX_BODY: Final = 65_000
 
 
-def github_site(web: str = PUBLIC, token: str = "") -> Site:
+def github_site(web: str = PUBLIC, token: str = "") -> TrackerServer:
     """The server with the web address `web`, with the API address that GitHub uses for it."""
     hosted = web == PUBLIC or _HOSTED.fullmatch(web)
-    return Site(
+    return TrackerServer(
         name="GitHub",
         web=web,
         root=web.replace("://", "://api.") if hosted else f"{web}/api/v3",

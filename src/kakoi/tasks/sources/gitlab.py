@@ -6,7 +6,7 @@ from typing import Final, Literal
 from kakoi._support.late import dataclass, pattern
 from kakoi.errors import ConfigurationError, SourceError
 from kakoi.tasks.sources.answers import MAX_TITLE, JsonAnswer, objects, one_line
-from kakoi.tasks.sources.http import RestClient, Site, api_path
+from kakoi.tasks.sources.http import RestClient, TrackerServer, api_path
 from kakoi.tasks.sources.source import StageLabels, TaskChange, TaskStatus, publishable
 from kakoi.tasks.task import Comment, Task, uuid_from_key
 
@@ -22,9 +22,9 @@ _MAX_BODY: Final = 900_000
 _Kind = Literal["issues", "merge_requests"]
 
 
-def gitlab_site(web: str = PUBLIC, token: str = "") -> Site:
+def gitlab_site(web: str = PUBLIC, token: str = "") -> TrackerServer:
     """The server with the web address `web`."""
-    return Site(
+    return TrackerServer(
         name="GitLab",
         web=web,
         root=f"{web}/api/v4",

@@ -47,7 +47,7 @@ def _tls() -> ssl.SSLContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class TrackerServer:
     """A server. `web`: its web address; `root`: the address of its API; no trailing slash.
 
     `token_header`: the name of the header for the token, and the prefix of its value.
@@ -111,7 +111,7 @@ class RestClient:
 
     def __init__(
         self,
-        site: Site,
+        site: TrackerServer,
         *,
         clock: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,

@@ -26,7 +26,7 @@ from kakoi.settings.model import Settings
 from kakoi.tasks.sources.files import file_key
 
 if TYPE_CHECKING:
-    from kakoi.agents.events import Ended
+    from kakoi.agents.events import LoopEnded
 
 _SIGNALS: Final = "128 + N if signal N ended it (130 Ctrl-C)."
 _continuous: Final = click.option(
@@ -205,7 +205,7 @@ def _load(module: str) -> Any:
     return load_extra(module, extra="agent", feature="the agent")
 
 
-def _outcome_as_dict(ended: "Ended", path: Path) -> dict[str, Any]:
+def _outcome_as_dict(ended: "LoopEnded", path: Path) -> dict[str, Any]:
     return {
         "outcome": str(ended.outcome),
         "summary": ended.summary,

@@ -12,7 +12,7 @@ from kakoi._support.late import dataclass
 from kakoi._support.text import shown
 from kakoi.agents.command_prompt import read_project_template
 from kakoi.agents.conversation import Tools
-from kakoi.agents.events import AgentEvent, Ended
+from kakoi.agents.events import AgentEvent, LoopEnded
 from kakoi.agents.from_settings import limits_from, model_options, servers_from, transcript_file
 from kakoi.agents.instructions import Briefing, system_prompt, task_prompt, with_project_rules
 from kakoi.agents.loop import AgentLoop
@@ -107,11 +107,11 @@ class WorkspaceTaskRun:
     yes: bool = False
     quiet: bool = False
 
-    def start(self, view: AgentView) -> tuple[Ended | None, Path, int | None]:
+    def start(self, view: AgentView) -> tuple[LoopEnded | None, Path, int | None]:
         """Work on the task; returns its outcome, the transcript, and the signal that ended it."""
         return asyncio.run(self._start(view))
 
-    async def _start(self, view: AgentView) -> tuple[Ended | None, Path, int | None]:
+    async def _start(self, view: AgentView) -> tuple[LoopEnded | None, Path, int | None]:
         now = datetime.now(UTC)
         settings = self.target.settings.agent
         path = self.transcript or transcript_file(settings, self.task.name, now)
@@ -124,7 +124,7 @@ class WorkspaceTaskRun:
             return None, path, signals.received
         return work.result(), path, signals.received
 
-    async def _work(self, view: AgentView, path: Path) -> Ended:
+    async def _work(self, view: AgentView, path: Path) -> LoopEnded:
         target, settings = self.target, self.target.settings.agent
         rules = read_project_rules(target.directory)
         policy = rules.applied_to(target.policy())
