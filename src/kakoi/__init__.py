@@ -1,4 +1,4 @@
-"""kakoi runs shell commands for AI agents: judged, confined, ended for certain, and recorded.
+"""kakoi runs shell commands for AI agents: judged, confined, reliably ended, and recorded.
 
 The public names are in `__all__`. Each is loaded on first use, so that importing kakoi costs
 nothing and `kakoi --version` loads no library.

@@ -56,7 +56,12 @@ SAYINGS = [
         "not allowed to give a container its default ulimits",
         "default_ulimits",
     ),
-    ("Error: No such image: thing:1", ImagePullError, "`it` is not here", "docker pull it"),
+    (
+        "Error: No such image: thing:1",
+        ImagePullError,
+        "`it` is not on this machine",
+        "docker pull it",
+    ),
     (
         "docker: Error response from daemon: mkdir /var/lib/docker/x: no space left on device.\nSee 'docker run --help'.",
         SandboxError,

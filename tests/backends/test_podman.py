@@ -193,5 +193,5 @@ async def test_a_local_image_that_is_missing_is_not_awaited_from_a_registry() ->
     image = "localhost/kakoi-test:no-such-image"
     found = await DockerAdapter(DockerSettings(image=image), program="podman").availability()
     assert not found
-    assert found.reason == f"the image `{image}` is not here"
+    assert found.reason == f"the image `{image}` is not on this machine"
     assert found.fix == "docker save kakoi-test:no-such-image | podman load"

@@ -1,4 +1,4 @@
-"""A question answered for always: at the terminal, listed, removed, learned, and never widened."""
+"""Remembered approvals: given at the terminal, listed, removed, learned, and never widened."""
 
 import json
 import re
@@ -126,7 +126,7 @@ def test_it_is_removed_one_by_one_or_altogether(user: Door) -> None:
     assert user("run", "git init b")[0] == 0
     status, _, err = user("policy", "remembered", "--remove", "00000000")
     assert status == 2
-    assert "nothing remembered has the id '00000000'" in err
+    assert "no remembered approval has the id '00000000'" in err
     status, out, _ = user("policy", "remembered", "--remove-all", "--json")
     assert {each["form"] for each in json.loads(out)["removed"]} == {"git init b", "git init c"}
     assert listed(user) == []

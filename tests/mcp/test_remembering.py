@@ -1,4 +1,4 @@
-"""A client's user answers for always, by either protocol; the next client is not asked."""
+"""A client's user answers "always", by either protocol; the next client is not asked."""
 
 import contextlib
 import json

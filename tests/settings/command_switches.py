@@ -93,7 +93,7 @@ def second_command(world: World) -> str:
 
 
 def allowed_for_always(world: World) -> int:
-    """The exit code of a command whose question the user has answered for always."""
+    """The exit code of a command whose approval the user wanted remembered."""
     project = os.path.realpath(world.home.project)
     store = ApprovalStore(approvals_file(world.home.environ))
     approvals = Approvals(store, project, days=30, clock=time.time)

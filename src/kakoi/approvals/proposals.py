@@ -2,7 +2,7 @@
 
 A refusal because a program is not on the list proposes that program; a question about a command
 that can be remembered proposes that. Nothing is proposed that any other rule denies. What an agent
-ran often is no reason to allow it: a person accepts each proposal by itself.
+ran often is not a reason to allow it: a person accepts each proposal by itself.
 """
 
 import os

@@ -399,7 +399,7 @@ async def _examine_containers(
         version = await engine.version()
         if await engine.find_image(image) is not None:
             return None
-        why = f"{program} {version} answers, but the image `{image}` is not here: not tried"
+        why = f"{program} {version} answers, but does not have the image `{image}`: not tried"
         return failed(SANDBOXES, program, why, f"{program} pull {image}")
 
     def make(folder: str, programs: Programs) -> SandboxAdapter:

@@ -471,7 +471,7 @@ class PureResults:
     `pure_commands`: programs (`pwd`) or programs with a subcommand (`git status`) that the caller
     declares pure. A command is pure if every program in it is, and the policy sees no file that it
     writes below the root. `root`: a result is used again only while nothing below it has changed,
-    whoever changed it. With more than 20,000 files there, nothing is cached. Changes elsewhere are
+    by any process. With more than 20,000 files there, nothing is cached. Changes elsewhere are
     not noticed.
     """
 

@@ -17,7 +17,7 @@ PACKAGE: Final = "kakoi.cli.commands"
 
 SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Run commands": {
-        "run": "Run a command: judged, confined, ended for certain, recorded.",
+        "run": "Run a command: judged, confined, reliably ended, recorded.",
         "shell": "Open a confined shell for yourself.",
         "install": "Install packages that are on the allowlist.",
     },
@@ -43,7 +43,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "cache": "Manage the package downloads that tasks share.",
     },
     "Set up": {
-        "doctor": "Test what this machine can confine, and say what would help.",
+        "doctor": "Test what this machine can confine, and suggest improvements.",
         "config": "Show the effective settings, and where each comes from.",
         "completion": "Print a shell completion script.",
         "version": "Show the installed versions.",
@@ -101,4 +101,4 @@ class App(LazyGroup):
 )
 @click.version_option(__version__, "-V", "--version", message="kakoi %(version)s")
 def app() -> None:
-    """Run shell commands for AI agents: judged, confined, ended for certain, recorded."""
+    """Run shell commands for AI agents: judged, confined, reliably ended, and recorded."""

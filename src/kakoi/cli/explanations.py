@@ -60,7 +60,7 @@ CAUSES_AND_FIXES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "UNSUPPORTED": (
         "The sandbox, or the way it is configured, has no means to do what was asked.",
-        "Read the hint: it names what can do it, as another sandbox, or an image with python3.",
+        "Read the hint: it names what can, such as another sandbox or an image with python3.",
     ),
     "FILE_ERROR": (
         "The file system refused it: the path is a directory, the disk is full, or the file "

@@ -1,7 +1,7 @@
 """Modules of the standard library that others import and few commands use: loaded on first use.
 
 `inspect` alone takes as long to import as judging a command.
-Only the program `kakoi` does this to itself: whoever imports the library decides for themselves.
+Only the program `kakoi` does this: importing the library does not.
 """
 
 import os

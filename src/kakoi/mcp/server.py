@@ -184,7 +184,7 @@ class _Handlers:
     async def list_resource_templates(
         self, _context: RequestContext, _params: PaginatedRequestParams | None
     ) -> ListResourceTemplatesResult:
-        doc = "The last records of a session, by the name that an answer gave."
+        doc = "The last records of one session. Answers name their session."
         template = ResourceTemplate(
             uri_template=f"{_AUDIT}/{{session}}",
             name="audit log of a session",

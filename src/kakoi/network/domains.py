@@ -225,7 +225,7 @@ def _entry(line: str, origin: str) -> DomainEntry:
     except ValueError as error:
         raise ConfigurationError(
             f"{origin}: `{line[:80]}`: {error}",
-            hint="`example.org`, `*.example.org`, `example.org:8443`, or a network as 10.1.0.0/16",
+            hint="`example.org`, `*.example.org`, `example.org:8443` or a network like 10.1.0.0/16",
         ) from None
 
 

@@ -106,12 +106,12 @@ def _name_and_version(wheel: str) -> tuple[str, str]:
     with zipfile.ZipFile(wheel) as archive:
         inside = [each for each in archive.namelist() if _METADATA.fullmatch(each)]
         if len(inside) != 1:
-            raise Refused(f"{os.path.basename(wheel)} does not say what it is")
+            raise Refused(f"{os.path.basename(wheel)} does not name its package")
         with archive.open(inside[0]) as file:
             about = email.message_from_bytes(file.read(_MOST_METADATA))
     names = [re.sub(r"[-_.]+", "-", str(each)).lower() for each in (called[0], about["Name"])]
     if names[0] != names[1]:
-        raise Refused(f"{os.path.basename(wheel)} says that it is another package")
+        raise Refused(f"{os.path.basename(wheel)} claims to be another package")
     return names[0], called[1]
 
 
@@ -126,7 +126,7 @@ def _python_for(venv: str) -> str:
         return sys.executable
     is_ours = os.path.isfile(found) and not os.access(found, os.W_OK)
     if not is_ours or not re.fullmatch(r"python[0-9.]*", os.path.basename(found)):
-        raise Refused(f"{venv} was made with a Python that is not here: remove it")
+        raise Refused(f"{venv} was made with a Python that is missing: remove it")
     return found
 
 

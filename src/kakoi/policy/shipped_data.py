@@ -2,8 +2,9 @@
 
 The cache is a file in the user's cache folder, named after the content of the YAML. If its owner,
 its permissions or its hash are wrong, it is ignored and written anew; if the folder cannot be
-written, the YAML is parsed each time. The hash finds damage and is no signature: a process that can
-write this user's files outside of a sandbox can forge the cache, as it can change kakoi itself.
+written, the YAML is parsed each time. The hash detects damage but is not a signature: a process
+that can write this user's files outside of a sandbox can forge the cache, as it can change kakoi
+itself.
 """
 
 import contextlib

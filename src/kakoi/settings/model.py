@@ -102,8 +102,7 @@ class PolicySettings:
     remember_days: int = described(
         30,
         FROM_ZERO,
-        "How many days an approval holds that you want remembered; `0` remembers none, and uses "
-        "none.",
+        "How many days a remembered approval is valid; `0` turns remembered approvals off.",
         env="KAKOI_REMEMBER_DAYS",
         project="lower",
     )

@@ -100,7 +100,7 @@ class ToolSpec:
 TOOLS: Final[Mapping[str, ToolSpec]] = {
     "execute_command": ToolSpec(
         title="Run a command",
-        doc="Run a shell command in the sandbox: judged by a policy, confined, ended for certain, "
+        doc="Run a shell command in the sandbox: judged by a policy, confined, reliably ended, "
         "recorded. Returns its output and a last line with exit code, duration, reason and job "
         "id. A non-zero exit is not an error. A refusal says why, and what to do instead.",
         work=commands.execute_command,
@@ -255,7 +255,7 @@ TOOLS: Final[Mapping[str, ToolSpec]] = {
     ),
     "check_command": ToolSpec(
         title="Judge a command",
-        doc="Say whether a command would be allowed, asked about or refused, and why.",
+        doc="Say whether a command would be allowed, need approval or be refused, and why.",
         work=commands.check_command,
         arguments={"command": _COMMAND, "workdir": _WORKDIR, "session": _SESSION},
         only_reads=True,

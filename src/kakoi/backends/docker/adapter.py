@@ -253,7 +253,7 @@ class DockerAdapter(WorkspaceStates, BuiltInAdapter):
                 if self._config.image.startswith("localhost/"):  # No registry has it.
                     load = f"docker save {self._config.image[10:]} | {self.name} load"
                     return Availability(
-                        False, f"the image `{self._config.image}` is not here", load
+                        False, f"the image `{self._config.image}` is not on this machine", load
                     )
                 return Availability(
                     True,

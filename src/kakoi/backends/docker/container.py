@@ -334,7 +334,7 @@ class Container:
         )
 
     async def end_everything(self, *, unless_in_use: bool) -> bool:
-        """End every process of its commands, for certain, and return True.
+        """Reliably end every process of its commands, and return True.
 
         `unless_in_use`: do nothing and return False if something in there waits for a new client.
         """
@@ -348,7 +348,7 @@ class Container:
         return True
 
     async def restart(self) -> None:
-        """End everything in it, for certain. Its files stay."""
+        """Reliably end everything in it. Its files stay."""
         async with contextlib.AsyncExitStack() as stack:
             if self._view_of:
                 uid, gid = (int(number) for number in self.user.split(":"))

@@ -276,7 +276,7 @@ class Engine:
                 raise error
             found = await self.find_image(image)
         if found is None:
-            raise pull_error(image, "it was pulled and is not there", program=self.program)
+            raise pull_error(image, "it was pulled, but is still missing", program=self.program)
         return found
 
     # --- Containers --------------------------------------------------------------------------

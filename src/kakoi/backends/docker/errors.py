@@ -30,7 +30,7 @@ _ERROR_PATTERNS = (
     error_pattern(
         r"no space left on device|disk quota exceeded",
         "the {program} engine has no disk space left",
-        "{program} system df shows what takes it; {program} image rm removes what is not needed",
+        "{program} system df shows what uses it; {program} image rm removes unneeded images",
     ),
     error_pattern(
         r"is already in use|name .* in use",
@@ -41,7 +41,7 @@ _ERROR_PATTERNS = (
         r"no such image|image not known|unable to find image|pull access denied|manifest unknown"
         r"|manifest for .* not found|repository .* not found|failed to resolve reference"
         r"|lookup .* on |TLS handshake|x509|toomanyrequests|unauthorized|connecting to registry",
-        "the image `{it}` is not here, and cannot be pulled",
+        "the image `{it}` is not on this machine, and cannot be pulled",
         "{program} pull {it} shows why; {program} image ls shows which are here",
         ImagePullError,
     ),

@@ -1,4 +1,4 @@
-"""HostAdapter: this machine itself. Commands are ended for certain, and confined by nothing, or by
+"""HostAdapter: this machine itself. Commands are reliably ended, and confined by nothing or by
 Landlock if asked for (confinement.py)."""
 
 import asyncio

@@ -28,7 +28,7 @@ _ERROR_PATTERNS: Final = (
         r"must be logged in|unauthorized|provide credentials|getting credentials"
         r"|exec plugin|executable .* not found",
         "the cluster did not accept the login: {why}",
-        "log in to the cluster; `kubectl get pods` must work without a question",
+        "log in to the cluster; `kubectl get pods` must work without a prompt",
         EnvironmentUnavailableError,
     ),
     error_pattern(

@@ -1,4 +1,4 @@
-"""`kakoi run`: run a command judged, confined, ended for certain and recorded, on our streams."""
+"""`kakoi run`: run a command judged, confined, reliably ended and recorded, on our streams."""
 
 import os
 import stat

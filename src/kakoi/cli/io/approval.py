@@ -50,7 +50,7 @@ class Approval:
 async def ask_about(decision: Decision, *, offer: str = "", said: str = "") -> Answer:
     """Ask the user about a decision.
 
-    `offer`: what an answer for always would be about; empty: that is no answer here. `said`: what
+    `offer`: what the answer "always" would cover; empty: it cannot be given here. `said`: what
     the agent says about the command.
     """
     text = format_decision(without_hints(decision), color=stderr_has_color())
@@ -103,5 +103,5 @@ def _explanation(decision: Decision) -> str:
         if found is not None:
             parts.append(f"  why: {shown(found.why)}\n")
         parts.append(f"  more: kakoi explain {shown(rule)}\n")
-    parts.append("  what you have allowed for always: kakoi policy remembered\n\n")
+    parts.append("  your remembered approvals: kakoi policy remembered\n\n")
     return "".join(parts)

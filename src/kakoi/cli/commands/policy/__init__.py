@@ -1,4 +1,4 @@
-"""`kakoi policy`: what is allowed, and what is not asked about again."""
+"""`kakoi policy`: what is allowed, and which approvals are remembered."""
 
 from typing import Final
 
@@ -8,8 +8,8 @@ from kakoi.cli.group import LazyGroup, help_end
 
 _COMMANDS: Final = {
     "show": "Print the effective policy, and where each part comes from.",
-    "remembered": "List what you have allowed for always, or remove it.",
-    "learn": "Propose what to allow, from what was refused and asked about.",
+    "remembered": "List your remembered approvals, or remove them.",
+    "learn": "Propose what to allow, based on refusals and approvals.",
 }
 
 
@@ -21,4 +21,4 @@ _COMMANDS: Final = {
     epilog=help_end("kakoi policy show", "kakoi policy remembered"),
 )
 def command() -> None:
-    """Show what is allowed, and why; change what is asked about."""
+    """Show what is allowed, and why; review remembered approvals."""

@@ -1,4 +1,4 @@
-"""`kakoi policy learn`: proposes what to allow, from what was refused and asked about."""
+"""`kakoi policy learn`: proposes what to allow, based on refusals and approvals."""
 
 import json
 import os
@@ -80,7 +80,9 @@ def _print(found: list[Proposal]) -> None:
     for number, each in enumerate(found[:_MOST_SHOWN], 1):
         click.echo("\n".join(_lines(number, each)) + "\n")
     if not found:
-        click.echo("Nothing to propose: nothing that could be allowed was refused or asked about.")
+        click.echo(
+            "Nothing to propose: no command that could be allowed was refused or needed approval."
+        )
         return
     if len(found) > _MOST_SHOWN:
         click.echo(f"({len(found) - _MOST_SHOWN} more: --json prints all of them)")
@@ -92,9 +94,9 @@ def _lines(number: int, proposal: Proposal) -> list[str]:
     if proposal.command is None:
         then = "asked about" if proposal.then is Verdict.ASK else "allowed"
         lines = [
-            f"{number}. program `{shown(proposal.text)}`: refused {times}, being not on the list",
-            f"   adds it to `policy.additional` of your settings, for every workspace; then {then}",
-            "   with any arguments, unless a rule objects: nobody has described this program",
+            f"{number}. program `{shown(proposal.text)}`: refused {times} as it is not listed",
+            f"   adds it to `policy.additional` for all workspaces; it is then {then}",
+            "   with any arguments that no rule refuses: kakoi has no description of this program",
         ]
     else:
         lines = [

@@ -1,4 +1,4 @@
-"""`kakoi policy remembered`: what the user has allowed for always."""
+"""`kakoi policy remembered`: the approvals that the user wants remembered."""
 
 import json
 import os
@@ -47,7 +47,7 @@ class _Ids(click.types.StringParamType):
 @click.option("--remove-all", is_flag=True, help="Ask about everything again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, remove: tuple[str, ...], remove_all: bool, as_json: bool) -> None:
-    """List what you have allowed for always, in every workspace; or remove some of it.
+    """List your remembered approvals in every workspace, or remove some of them.
 
     Each entry holds in one directory, until it expires (`policy.remember_days`). What a rule
     denies stays denied.
@@ -86,7 +86,7 @@ def _all_of(store: ApprovalStore) -> Sequence[RememberedApproval]:
     try:
         return store.read()
     except ConfigurationError as error:
-        print_message(f"{error}; it is removed unread")
+        print_message(f"{error}; removing it without reading it")
         return ()
 
 
@@ -98,8 +98,8 @@ def _remove(store: ApprovalStore, ids: Sequence[str]) -> Sequence[RememberedAppr
         for wanted in ids:
             if wanted not in known:
                 raise ConfigurationError(
-                    f"nothing remembered has the id {wanted[:40]!r}{nearest(wanted, known)}",
-                    hint="`kakoi policy remembered` lists all of it",
+                    f"no remembered approval has the id {wanted[:40]!r}{nearest(wanted, known)}",
+                    hint="`kakoi policy remembered` lists them",
                 )
         removed.extend(each for each in stored if each.id in ids)
         return [each for each in stored if each.id not in ids]
@@ -116,7 +116,7 @@ def _print(approvals: Sequence[RememberedApproval], days: int) -> None:
     elif not approvals:
         click.echo("Nothing is remembered: answer `a` (always here) when you are asked.")
     else:
-        click.echo("`kakoi policy remembered --remove ID` lets one of them be asked about again.")
+        click.echo("`kakoi policy remembered --remove ID` removes one; kakoi then asks again.")
 
 
 def _line(approval: RememberedApproval) -> str:
