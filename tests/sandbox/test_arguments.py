@@ -30,6 +30,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"processes": 1.5}, "processes is float"),
     ({"processes": -3}, "processes is -3"),
     ({"timeout": -1}, "timeout is -1; it must be a number of seconds above zero"),
+    ({"timeout": 1e18}, "timeout is 1e.18; it must be below"),
+    ({"timeout": 10**400}, "timeout is 1000.*; it must be below"),
     ({"timeout": "5"}, "timeout is '5'"),
     ({"timeout": math.nan}, "timeout is nan"),
     ({"lifetime": 0}, "lifetime is 0"),

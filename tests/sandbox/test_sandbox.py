@@ -433,6 +433,7 @@ async def test_a_container_with_a_lifetime_that_nobody_closed_is_found_again(eng
     assert done.stderr == ""
     box = await Sandbox.attach(done.stdout.strip())
     assert (await box.run("pwd")).stdout == "/workspace\n"
+    assert box.supports("attach")
     await box.detach()
     again = await Sandbox.attach(box.id)
     await again.close()

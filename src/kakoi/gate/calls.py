@@ -1,5 +1,6 @@
 """What a caller passes along with a command: labels, variables, and the text that is judged."""
 
+import inspect
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
@@ -89,6 +90,22 @@ def format_assignments(variables: Mapping[str, str]) -> str:
 def with_variables(command: Command, variables: Mapping[str, str]) -> Command:
     """Return the command with these variables set."""
     return replace(command, env={**command.env, **variables}) if variables else command
+
+
+async def answer_of(approver: Approver, decision: Decision) -> bool | Answer:
+    """Ask, and return the answer. Anything but yes or no is a mistake, and must not mean yes."""
+    asked: object = approver(decision)
+    if not inspect.isawaitable(asked):
+        raise ConfigurationError(
+            f"`approve` returned {type(asked).__name__}; it must be an async function",
+            hint="write `async def`; kakoi.sync.Sandbox also takes a plain function",
+        )
+    answer: object = await asked
+    if not isinstance(answer, bool | Answer):
+        raise ConfigurationError(
+            f"`approve` returned {type(answer).__name__}; it must return True or False"
+        )
+    return answer
 
 
 def lost_result(error: BaseException) -> ExecutionResult:

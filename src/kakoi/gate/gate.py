@@ -28,6 +28,7 @@ from kakoi.gate.calls import (
     Approver,
     Call,
     RecordLabels,
+    answer_of,
     approval_error,
     cancelled_result,
     depends_on_shell,
@@ -502,7 +503,7 @@ class Gate:
         agreed: bool | Answer = False
         answer = declined
         try:
-            agreed = approver is not None and await approver(decision)
+            agreed = approver is not None and await answer_of(approver, decision)
             if agreed:
                 answer = replace(entry, event=Event.APPROVED)
             if agreed is Answer.HERE:

@@ -32,6 +32,7 @@ from typing import Any
 
 from kakoi._support.files import empty, remove_tree
 from kakoi._support.late import dataclass, pattern
+from kakoi._support.text import short_repr
 from kakoi._support.user_folders import environment, state_folder
 from kakoi.errors import ConfigurationError, SandboxError
 from kakoi.overlay.applier import remove_half
@@ -84,7 +85,7 @@ def check_name(name: object) -> str:
     """Check the name of a checkpoint."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{str(name)[:80]!r} is not a valid checkpoint name",
+            f"name is {short_repr(name)}, which is not a valid checkpoint name",
             hint="use letters, digits, `.`, `_` and `-`; at most 64 characters",
         )
     return name

@@ -1,5 +1,6 @@
 """The files of a `Sandbox`: judged by what is done at which path, and recorded."""
 
+import asyncio
 import errno
 import os
 import posixpath
@@ -25,7 +26,8 @@ class Files:
 
     A path is relative to the workspace, or absolute as commands see it. Every call is judged by the
     policy as what it does (a read, a write, a removal at that path) and recorded. It happens inside
-    the sandbox with the rights of its commands, so links never lead out of it.
+    the sandbox with the rights of its commands, so links never lead out of it. On the backend
+    "host", which confines nothing, it is judged and done at the path to which links lead.
 
     Errors of the file system are `FileError`, which is also an `OSError`; a missing file is
     `MissingFileError`, which is also a `FileNotFoundError`.
@@ -42,6 +44,8 @@ class Files:
         data = await box.files.read("logo.png")
         """
         check_type("max_bytes", max_bytes, int)
+        if max_bytes < 0:
+            raise ConfigurationError(f"max_bytes is {max_bytes}; it must not be negative")
         full = await self._full("path", path)
 
         async def work(channel: Channel) -> bytes:
@@ -87,7 +91,7 @@ class Files:
 
     async def stat(self, path: PathLike) -> FileInfo:
         """Describe what is at `path`; of a link, the link, not what it points to."""
-        full = await self._full("path", path)
+        full = await self._full("path", path, follow=False)
         return await self._do("list", full, lambda channel: channel.stat_file(full))
 
     async def exists(self, path: PathLike) -> bool:
@@ -166,8 +170,8 @@ class Files:
 
     async def move(self, source: PathLike, destination: PathLike) -> None:
         """Rename a file or directory; a file at `destination` is replaced."""
-        old = await self._full("source", source)
-        new = await self._full("destination", destination)
+        old = await self._full("source", source, follow=False)
+        new = await self._full("destination", destination, follow=False)
 
         async def work(channel: Channel) -> None:
             await channel.make_dir(posixpath.dirname(new))
@@ -181,7 +185,7 @@ class Files:
         It is judged as a removal at that path. The rule against `rm -r` is about commands, whose
         patterns and variables can name more than was meant.
         """
-        full = await self._full("path", path)
+        full = await self._full("path", path, follow=False)
         opened = await self._life.ready()
         if full in ("/", opened.workspace):
             raise ConfigurationError(
@@ -206,7 +210,7 @@ class Files:
         ConfigurationError is raised. `local` can be in the workspace if it leads through no link.
         """
         source = _local(local)
-        full = await self._full("path", path)
+        full = await self._full("path", path, entering=source)
         workspace = (await self._life.ready()).workspace
 
         async def work(channel: Channel) -> None:
@@ -233,8 +237,20 @@ class Files:
 
     # --- Through the gate --------------------------------------------------------------------
 
-    async def _full(self, argument: str, path: PathLike) -> str:
-        return inside_path(argument, path, (await self._life.ready()).workspace)
+    async def _full(
+        self, argument: str, path: PathLike, *, follow: bool = True, entering: str = ""
+    ) -> str:
+        """Return the path that is judged and used.
+
+        `follow`: the call follows a link at `path`. `entering`: what goes into `path`, under its
+        own name, if that is a directory.
+        """
+        opened = await self._life.ready()
+        full = inside_path(argument, path, opened.workspace)
+        if opened.adapter.name != "host":
+            return full
+        # The sandbox is this machine, so a link that a command made could lead anywhere.
+        return await asyncio.to_thread(_without_links, full, follow=follow, entering=entering)
 
     async def _do(
         self,
@@ -261,14 +277,18 @@ class Watch:
         self._events: AsyncIterator[FileEvent] | None = None
 
     async def __aenter__(self) -> "Watch":
+        if self._events is not None:
+            raise ConfigurationError("this is being watched already", hint="call `watch` again")
         full = await self._files._full("path", self._path)
         with _as_file_error(full):
             opened = await self._files._life.ready()
-            access = FileAccess("list", full)
-            channel = await self._stack.enter_async_context(opened.gate.accessing(access))
-            self._events = await self._stack.enter_async_context(
-                channel.watch_files(full, recursive=self._recursive)
-            )
+            async with AsyncExitStack() as stack:
+                access = FileAccess("list", full)
+                channel = await stack.enter_async_context(opened.gate.accessing(access))
+                self._events = await stack.enter_async_context(
+                    channel.watch_files(full, recursive=self._recursive)
+                )
+                self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -303,6 +323,16 @@ def _as_file_error(path: str) -> Iterator[None]:
         ) from error
 
 
+def _without_links(path: str, *, follow: bool, entering: str) -> str:
+    if not follow:
+        folder, name = os.path.split(path)
+        return os.path.join(os.path.realpath(folder), name)
+    real = os.path.realpath(path)
+    if entering and os.path.isdir(real):
+        real = os.path.realpath(os.path.join(real, os.path.basename(entering.rstrip("/"))))
+    return real
+
+
 async def _mode(channel: Channel, path: str) -> int | None:
     """Return the permissions of a file; None if there is none yet."""
     try:
@@ -328,10 +358,19 @@ def _content(data: object) -> bytes | AsyncIterable[bytes]:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     if isinstance(data, AsyncIterable):
-        return data
+        return _parts(data)
     raise ConfigurationError(
         f"data is {type(data).__name__}; it must be text, bytes, or an async iterable of bytes"
     )
+
+
+async def _parts(data: AsyncIterable[object]) -> AsyncIterator[bytes]:
+    async for part in data:
+        if not isinstance(part, bytes | bytearray | memoryview):
+            raise ConfigurationError(
+                f"data has a part of type {type(part).__name__}; each must be bytes"
+            )
+        yield bytes(part)
 
 
 def _local(path: object) -> str:

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from kakoi._support.late import dataclass
 from kakoi._support.parsing import nearest
 from kakoi._support.text import short_repr
-from kakoi.backends.adapter import CanPause, LimitReport
+from kakoi.backends.adapter import (
+    CanCheckpoint,
+    CanFork,
+    CanPause,
+    LimitReport,
+    SandboxAdapter,
+)
 from kakoi.backends.settings import AUTO, CONFINED_HOST
 from kakoi.errors import ConfigurationError
+from kakoi.sandbox.abilities import Copies
 from kakoi.sandbox.options import SandboxOptions
 
 if TYPE_CHECKING:
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
 Ability = Literal[
     "files", "jobs", "terminal", "watch", "copy_on_write", "checkpoint", "fork", "pause", "attach"
 ]
+_ALL: Final = frozenset(get_args(Ability))
 _EVERY_BACKEND: Final = frozenset({"files", "jobs", "terminal", "watch"})
 _ABILITIES: Final[Mapping[str, frozenset[str]]] = {
     "bubblewrap": _EVERY_BACKEND | {"copy_on_write", "checkpoint", "fork", "pause"},
@@ -34,9 +42,10 @@ class SandboxInfo:
 
     `backend`: what it is made of. `workspace`: where commands start, as they see it.
     `private`: the workspace ends with the sandbox. `network`: `none`, `open`, `host`, or the
-    domains that it reaches. `limits`: `limits.enforced` says what enforces each, and
-    `limits.unenforced` why another is not, by the names of the arguments (`memory`, `disk`); there
-    are also `open_files` and `file_size`, of each process. `image` is empty if there is none.
+    domains that it reaches; `unknown` with a backend of your own. `limits`: `limits.enforced` says
+    what enforces each, and `limits.unenforced` why another is not, by the names of the arguments
+    (`memory`, `disk`); there are also `open_files` and `file_size`, of each process. `image` is
+    empty if there is none.
     """
 
     id: str
@@ -61,7 +70,7 @@ def info_of(opened: "OpenSandbox") -> SandboxInfo:
         id=opened.id,
         backend=adapter.name,
         workspace=opened.workspace,
-        private=not options.workspace,
+        private=not options.workspace and options.backend is None,
         network=_network(opened),
         limits=_limits(adapter.limit_report),
         policy=options.policy.name,
@@ -84,6 +93,8 @@ def _network(opened: "OpenSandbox") -> str | tuple[str, ...]:
     config = opened.options.config
     if opened.adapter.name == "host":
         return "host"
+    if opened.options.backend is not None:
+        return "unknown"
     if config.network == "allowlist":
         return config.allowed_domains
     return config.network or "none"
@@ -97,6 +108,8 @@ def supports(options: SandboxOptions, opened: "OpenSandbox | None", ability: str
             f"ability is {short_repr(ability)}, which is unknown{nearest(ability, known)}",
             hint=f"one of: {', '.join(known)}",
         )
+    if options.backend is not None:
+        return _of_own_backend(options.backend, ability)
     if opened is None and options.config.type == AUTO:
         raise ConfigurationError(
             "which backend `auto` chooses is known once the sandbox is open",
@@ -112,5 +125,21 @@ def supports(options: SandboxOptions, opened: "OpenSandbox | None", ability: str
         adapter = opened.adapter
         return ability in abilities and isinstance(adapter, CanPause) and adapter.can_pause
     if ability == "attach":
-        return ability in abilities and options.config.outlives_us
+        outlives = options.config.outlives_us if opened is None else opened.outlives
+        return ability in abilities and outlives
     return ability in abilities
+
+
+def _of_own_backend(adapter: SandboxAdapter, ability: str) -> bool:
+    """Whether the methods for it are there; some backends find out more when they are called."""
+    if ability not in _ABILITIES.get(adapter.name, _ALL - {"attach"}):
+        return False
+    if ability == "copy_on_write":
+        return isinstance(adapter, Copies)
+    if ability == "checkpoint":
+        return isinstance(adapter, CanCheckpoint)
+    if ability == "fork":
+        return isinstance(adapter, CanFork)
+    if ability == "pause":
+        return isinstance(adapter, CanPause) and adapter.can_pause
+    return ability != "attach"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, overload
 
 from kakoi._support.late import dataclass
+from kakoi._support.text import short_repr
 from kakoi.channel.api import (
     DEFAULT_OUTPUT_BYTES,
     MIB,
@@ -44,10 +45,9 @@ class Chunk:
 class CommandStream:
     """The output of a command, as it is written: `async for chunk in box.stream("make test")`.
 
-    Leaving the loop ends the command. `async with` ends it at the end of the block at the latest,
-    and lets you write to its input.
+    Leaving the loop ends the command. `async with` ends it at the end of the block at the latest.
 
-        async with box.stream("python -i") as running:
+        async with box.stream("make test") as running:
             async for chunk in running:
                 print(chunk.text, end="")
         print(running.result)
@@ -60,6 +60,7 @@ class CommandStream:
         self.id = new_id()
         self._result: ExecutionResult | None = None
         self._iterator: AsyncIterator[Chunk] | None = None
+        self._is_begun = False
 
     @property
     def result(self) -> ExecutionResult:
@@ -73,11 +74,17 @@ class CommandStream:
     def __aiter__(self) -> AsyncIterator[Chunk]:
         if self._result is not None:
             raise ConfigurationError("the output was already read", hint="call `stream` again")
-        return self._chunks() if self._iterator is None else self._iterator
+        return self._begin() if self._iterator is None else self._iterator
 
     async def __aenter__(self) -> "CommandStream":
-        self._iterator = self._chunks()
+        self._iterator = self._begin()
         return self
+
+    def _begin(self) -> AsyncIterator[Chunk]:
+        if self._is_begun:
+            raise ConfigurationError("the command was already started", hint="call `stream` again")
+        self._is_begun = True
+        return self._chunks()
 
     async def __aexit__(self, *error: object) -> None:
         if self._iterator is not None:
@@ -173,7 +180,10 @@ class Job:
             await channel.resize_job(self.id, size)
 
     async def signal(self, number: int | str) -> None:
-        """Send a signal to its process group: a number, or a name such as `SIGINT`."""
+        """Send a signal to its process group: a number, or a name such as `SIGINT`.
+
+        Nothing happens if it has ended.
+        """
         channel = await self._channel()
         with _as_execution_error("signal"):
             await channel.signal_job(self.id, _signal_number(number))
@@ -259,6 +269,8 @@ def _signal_number(value: int | str) -> int:
         name = value.upper() if value.upper().startswith("SIG") else f"SIG{value.upper()}"
         if name in names:
             return int(names[name])
-    elif value in set(names.values()):
+    elif type(value) in (int, signals.Signals) and value in set(names.values()):
         return int(value)
-    raise ConfigurationError(f"number is {value!r}; it must be a signal, such as `SIGINT` or 2")
+    raise ConfigurationError(
+        f"number is {short_repr(value)}; it must be a signal, such as `SIGINT` or 2"
+    )

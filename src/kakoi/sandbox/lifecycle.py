@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from kakoi._support.asyncio import finish, wait_done
+from kakoi._support.text import short_repr
 from kakoi.channel.api import Channel, check_type
 from kakoi.errors import ConfigurationError, SandboxError, UnsupportedError
 from kakoi.gate import Gate
@@ -229,6 +230,10 @@ class SandboxLife:
     async def attach(self, id: str) -> None:
         """Find a running sandbox by its id, instead of opening a new one."""
         check_type("id", id, str)
+        if not (id[:1].isalnum() and id.replace("-", "").replace("_", "").isalnum()):
+            raise ConfigurationError(
+                f"id is {short_repr(id)}; it must be the `id` of a sandbox, such as `kakoi-1a2b`"
+            )
         self.check_owner()
         self._keep(await attach_sandbox(self._shared_records(), self.gate, id))
         await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kakoi._support.late import dataclass
-from kakoi._support.parsing import as_seconds, as_size, nearest
+from kakoi._support.parsing import LONGEST_S, as_seconds, as_size, nearest
 from kakoi._support.text import short_repr
 from kakoi.backends.adapter import (
     DEFAULT_CONCURRENCY,
@@ -24,11 +24,12 @@ from kakoi.backends.settings import (
     AUTO,
     CONFINED_HOST,
     NETWORKS,
+    WITH_COPY_ON_WRITE,
     HostSettings,
     SandboxConfig,
 )
 from kakoi.channel.api import DEFAULT_OUTPUT_BYTES, Command, check_type
-from kakoi.errors import ConfigurationError, LimitError
+from kakoi.errors import ConfigurationError, LimitError, UnsupportedError
 from kakoi.gate import Approver, RecordLabels
 from kakoi.policy.profiles import load_policy
 from kakoi.policy.rules import Policy
@@ -42,6 +43,12 @@ WITH_IMAGES: Final = ("docker", "podman", "kubernetes")
 # A private workspace of these is a directory of this machine.
 _ON_THIS_MACHINE: Final = ("bubblewrap", "host", CONFINED_HOST)
 _NETWORKS: Final = ("none", "open", "host")
+_LIMITS: Final = {
+    "memory": "memory_bytes",
+    "cpus": "cpus",
+    "processes": "processes",
+    "disk": "disk_bytes",
+}
 # How many commands of a program's own sandbox run at once; others wait.
 AT_ONCE: Final = 256
 
@@ -139,10 +146,11 @@ def options_from_arguments(
     )
     if own is None:
         _check_workspace(name, folder, config)
-    if lifetime is not None:
-        config = replace(config, lifetime_s=seconds("lifetime", lifetime))
+    else:
+        _check_own_backend(config, image=image, user=user, lifetime=lifetime)
+    lifetime_s = None if lifetime is None else seconds("lifetime", lifetime)
     return SandboxOptions(
-        config=config,
+        config=replace(config, lifetime_s=lifetime_s),
         policy=_policy(policy),
         backend=own,  # type: ignore[arg-type]  # It has the methods of one.
         workspace=folder,
@@ -161,6 +169,11 @@ def options_from_arguments(
 
 def seconds(name: str, value: object) -> float | None:
     """Return a time in seconds; None for `math.inf`, which means unlimited."""
+    if isinstance(value, int | float) and LONGEST_S <= value < math.inf:
+        raise ConfigurationError(
+            f"{name} is {short_repr(value)}; it must be below {LONGEST_S:g} seconds",
+            hint="math.inf means unlimited",
+        )
     return None if value == math.inf else as_seconds(value, name)
 
 
@@ -191,7 +204,7 @@ def _limits(*, memory: object, cpus: object, processes: object, disk: object) ->
         check_type(name, value, *kinds, type(None))
         if isinstance(value, int | float) and not 0 < value < 2**31:
             raise ConfigurationError(f"{name} is {value}; it must be above zero")
-    for argument, limit in (("memory", "memory_bytes"), ("disk", "disk_bytes")):
+    for argument, limit in _LIMITS.items():
         number = given[limit]
         if isinstance(number, int) and number < LEAST[limit]:
             raise ConfigurationError(f"{argument} is {number}; it must be at least {LEAST[limit]}")
@@ -357,6 +370,11 @@ def _check_workspace(name: str, folder: str, config: SandboxConfig) -> None:
             "copy_on_write is True, but there is no workspace to copy",
             hint="pass `workspace`; a private one has checkpoints and forks without it",
         )
+    if config.copy_on_write and name not in (AUTO, *WITH_COPY_ON_WRITE):
+        raise UnsupportedError(
+            f"copy_on_write is True; {name} has no copies of a workspace",
+            hint=f"use {', '.join(WITH_COPY_ON_WRITE)}",
+        )
     if folder and name == "kubernetes":
         raise ConfigurationError(
             f"workspace is {short_repr(folder)}; a pod cannot see directories of this machine",
@@ -369,6 +387,22 @@ def _check_workspace(name: str, folder: str, config: SandboxConfig) -> None:
             details={"limits": ["disk"]},
             hint="use docker, or leave `disk` out",
         )
+
+
+def _check_own_backend(config: SandboxConfig, **given: object) -> None:
+    """Refuse what would describe a backend: the caller has already made it."""
+    limits = config.docker.limits
+    given |= {
+        "network": None if config.network == "none" else config.network,
+        "copy_on_write": config.copy_on_write or None,
+        **{argument: limits.is_asked(name) or None for argument, name in _LIMITS.items()},
+    }
+    for argument, value in given.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{argument} is given with a backend of your own, which decides that itself",
+                hint=f"leave `{argument}` out, and set it where you make the backend",
+            )
 
 
 def _unfit(config: SandboxConfig, folder: str, *, image: object, user: object) -> list[str]:

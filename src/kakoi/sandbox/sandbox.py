@@ -122,6 +122,10 @@ class Sandbox:
         box._prepare(options, life)
         return box
 
+    def __repr__(self) -> str:
+        opened = self._life.opened_or_none
+        return f"<Sandbox {'not open' if opened is None else opened.id}>"
+
     @classmethod
     def from_settings(
         cls,
@@ -195,6 +199,7 @@ class Sandbox:
 
     # --- Commands ----------------------------------------------------------------------------
 
+    @naming_nearest
     async def run(
         self,
         command: "str | Sequence[str]",
@@ -235,6 +240,7 @@ class Sandbox:
             check_success(result, asked)
         return result
 
+    @naming_nearest
     def stream(
         self,
         command: "str | Sequence[str]",
@@ -266,6 +272,7 @@ class Sandbox:
             max_output=max_output,
         )
 
+    @naming_nearest
     async def start(
         self,
         command: "str | Sequence[str]",

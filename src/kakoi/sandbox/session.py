@@ -4,6 +4,7 @@ import asyncio
 import posixpath
 from collections.abc import Mapping, Sequence
 
+from kakoi._support.keywords import naming_nearest
 from kakoi.gate import Call, carry_variables
 from kakoi.policy.decide import Decision
 from kakoi.results import ExecutionResult
@@ -36,6 +37,7 @@ class Session:
     async def __aexit__(self, *error: object) -> None:
         return None
 
+    @naming_nearest
     async def run(
         self,
         command: str | Sequence[str],

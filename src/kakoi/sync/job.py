@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequenc
 from typing import Any, Self, TypeVar, overload
 
 from kakoi._support.asyncio import background
+from kakoi._support.keywords import naming_nearest
 from kakoi.channel.api import OutputPart, Stream
 from kakoi.errors import SandboxError
 from kakoi.policy.decide import Decision
@@ -157,6 +158,7 @@ class Session:
     def __exit__(self, *error: object) -> None:
         wait_for(self._session.__aexit__(*error))
 
+    @naming_nearest
     def run(
         self,
         command: str | Sequence[str],

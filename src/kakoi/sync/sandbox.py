@@ -100,6 +100,9 @@ class Sandbox:
         background().hold(self._held)
         weakref.finalize(self, self._held.abandon).atexit = False
 
+    def __repr__(self) -> str:
+        return repr(self._box)
+
     @property
     def files(self) -> Files:
         """The files in the sandbox."""
@@ -181,6 +184,7 @@ class Sandbox:
         """Whether this sandbox can do something: "fork", "checkpoint", "pause", "attach", …"""
         return self._box.supports(ability)
 
+    @naming_nearest
     def run(
         self,
         command: str | Sequence[str],
@@ -207,6 +211,7 @@ class Sandbox:
             )
         )
 
+    @naming_nearest
     def stream(
         self,
         command: str | Sequence[str],
@@ -231,6 +236,7 @@ class Sandbox:
             )
         )
 
+    @naming_nearest
     def start(
         self,
         command: str | Sequence[str],
@@ -327,8 +333,8 @@ def _approver(approve: Approve | None) -> Any:
     if approve is None or not callable(approve):
         return approve
 
-    async def ask(decision: Decision) -> bool:
+    async def ask(decision: Decision) -> Any:
         answer = await asyncio.to_thread(approve, decision)
-        return bool(await answer if inspect.isawaitable(answer) else answer)
+        return await answer if inspect.isawaitable(answer) else answer
 
     return ask
