@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kakoi._support.late import dataclass, pattern
-from kakoi.agents.project_files import read_project_text
+from kakoi.agents.project_rules import read_project_text
 from kakoi.policy.profiles import prompt_commands
 from kakoi.policy.rules import Policy
 from kakoi.settings.tasks import McpServerSection

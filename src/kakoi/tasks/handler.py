@@ -25,8 +25,7 @@ from kakoi.agents.conversation import Model, ModelAnswer, ToolDescription, Tools
 from kakoi.agents.events import AgentEvent, EventListener, LoopEnded, Outcome
 from kakoi.agents.instructions import Briefing, system_prompt, task_prompt
 from kakoi.agents.loop import AgentLoop, LoopLimits, ignore_events
-from kakoi.agents.project_files import decode_project_text
-from kakoi.agents.project_rules import ProjectRules
+from kakoi.agents.project_rules import ProjectRules, decode_project_text
 from kakoi.agents.transcript import TranscriptFile
 from kakoi.errors import ExecutionError, KakoiError, SourceError
 from kakoi.gate import Gate

@@ -19,8 +19,14 @@ from kakoi.agents.from_settings import (
 )
 from kakoi.agents.loop import ignore_events
 from kakoi.agents.models import open_model
-from kakoi.agents.project_files import GUIDE_NAME, decode_project_text, read_project_text
-from kakoi.agents.project_rules import RULES_NAME, ProjectRules, parse_project_rules
+from kakoi.agents.project_rules import (
+    GUIDE_NAME,
+    RULES_NAME,
+    ProjectRules,
+    decode_project_text,
+    parse_project_rules,
+    read_project_text,
+)
 from kakoi.agents.servers import PASSED_ON, ServerSpec
 from kakoi.agents.tools import AskUser, MCPToolClient, open_tools
 from kakoi.backends.select import engine_environment

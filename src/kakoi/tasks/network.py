@@ -61,7 +61,7 @@ class ProxyFactory(Protocol):
 
 
 class TaskProxy:
-    """The proxy of one environment, whose container may still wait for a task (pool.py)."""
+    """The proxy of one environment, whose container may still wait for a task (`Pool`)."""
 
     def __init__(
         self, access: NetworkAccess, *, audit: AuditLog | None, make: ProxyFactory = Proxy
