@@ -7,7 +7,7 @@ import pytest
 
 from kakoi.backends.adapter import Limits
 from kakoi.backends.docker.container import default_owner
-from kakoi.backends.kubernetes.adapter import pod_limit_report, pod_walls, runner_settings
+from kakoi.backends.kubernetes.adapter import pod_limit_report, pod_restrictions, runner_settings
 from kakoi.backends.kubernetes.errors import (
     PodState,
     explain,
@@ -281,11 +281,13 @@ def test_what_has_no_limit_is_neither_enforced_nor_unenforced() -> None:
 
 
 def test_no_network_is_promised_only_where_the_kernel_can_keep_it() -> None:
-    none, bridge = (pod_walls(KubernetesSettings(network=each)) for each in ("none", "bridge"))
+    none, bridge = (
+        pod_restrictions(KubernetesSettings(network=each)) for each in ("none", "bridge")
+    )
     assert none["needs_abi"] == 2
     assert bridge["needs_abi"] == 0
     assert none["runner"] != bridge["runner"]
-    assert pod_walls(KubernetesSettings(network=None)) == none
+    assert pod_restrictions(KubernetesSettings(network=None)) == none
 
 
 # --- Complaints ------------------------------------------------------------------------------

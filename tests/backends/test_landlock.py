@@ -14,7 +14,7 @@ from kakoi.backends.docker.arguments import DockerSettings
 from kakoi.backends.host.adapter import HostAdapter
 from kakoi.backends.landlock import (
     LandlockRules,
-    Walls,
+    Restrictions,
     helpers_of,
     restrictions_missing_from,
     restrictions_of,
@@ -493,10 +493,10 @@ async def test_without_a_list_the_result_mentions_none(box: Walled) -> None:
 
 
 async def test_a_kernel_that_cannot_keep_a_wall_is_refused_with_the_reason(tmp_path: Path) -> None:
-    walls = {**Walls(programs=["ls"]).for_runner(), "needs_abi": 99}
+    restrictions = {**Restrictions(programs=["ls"]).for_runner(), "needs_abi": 99}
     launch = Launch(argv=python_argv("/usr/bin/python3"), env=ENV, kept=True)
     with pytest.raises(SandboxError) as caught:
-        await open_channel(launch, RunnerSettings(walls=walls))
+        await open_channel(launch, RunnerSettings(restrictions=restrictions))
     told = unavailable_error(caught.value, sandbox="host")
     assert isinstance(told, EnvironmentUnavailableError)
     assert "needs Landlock ABI 99" in str(told)
@@ -521,9 +521,9 @@ async def test_an_image_without_python_cannot_keep_a_list_and_is_not_available_w
 
 
 async def test_what_is_only_wished_for_is_not_required(tmp_path: Path) -> None:
-    assert Walls().for_runner()["needs_abi"] == 0
-    assert Walls(programs=["ls"]).for_runner()["needs_abi"] == 1
-    assert Walls(required=True).for_runner()["needs_abi"] == 6
+    assert Restrictions().for_runner()["needs_abi"] == 0
+    assert Restrictions(programs=["ls"]).for_runner()["needs_abi"] == 1
+    assert Restrictions(required=True).for_runner()["needs_abi"] == 6
 
 
 # --- Values ----------------------------------------------------------------------------------

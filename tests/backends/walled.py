@@ -16,7 +16,7 @@ from kakoi.backends.bubblewrap.adapter import BubblewrapAdapter
 from kakoi.backends.bubblewrap.arguments import (
     BubblewrapSettings,
     build_launch,
-    build_walls,
+    build_restrictions,
     inspect_system,
 )
 from kakoi.backends.docker.adapter import DockerAdapter
@@ -140,9 +140,9 @@ async def _bubblewrap_as_user(workspace: Path, programs: tuple[str, ...] | None)
     system = replace(system, uid=USER, gid=GROUP)
     settings = BubblewrapSettings(workspace=identify_workspace(workspace), programs=programs)
     launch = build_launch(settings, system, python_argv(system.python))
-    walls = build_walls(settings, system).for_runner()
+    restrictions = build_restrictions(settings, system).for_runner()
     return await open_channel(
-        replace(launch, argv=[*AS_USER, *launch.argv]), RunnerSettings(walls=walls)
+        replace(launch, argv=[*AS_USER, *launch.argv]), RunnerSettings(restrictions=restrictions)
     )
 
 

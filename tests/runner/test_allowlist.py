@@ -109,9 +109,9 @@ def test_other_programs_are_not_even_read(place: Path) -> None:
 
 
 def test_without_names_nothing_is_found() -> None:
-    walls: dict[str, object] = {}
-    find_programs(walls, "/bin", "/bin/sh")
-    assert walls == {}
+    restrictions: dict[str, object] = {}
+    find_programs(restrictions, "/bin", "/bin/sh")
+    assert restrictions == {}
 
 
 # --- Which names -----------------------------------------------------------------------------

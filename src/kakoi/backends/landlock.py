@@ -12,14 +12,14 @@ from typing import Any, Final
 from kakoi._support.late import dataclass
 from kakoi.backends.seccomp import memory_file_filters
 from kakoi.errors import EnvironmentUnavailableError, SandboxError
-from kakoi.runner import restrictions as walls
+from kakoi.runner import restrictions as kernel
 
 ALL_FILES: Final = (1 << 16) - 1
-READ: Final = walls.READ_FILE | walls.READ_DIR
-RUN: Final = READ | walls.EXECUTE
+READ: Final = kernel.READ_FILE | kernel.READ_DIR
+RUN: Final = READ | kernel.EXECUTE
 _DEVICES: Final = (1 << 6) | (1 << 11)  # Making character and block devices.
 CHANGE: Final = ALL_FILES & ~_DEVICES
-USE: Final = walls.READ_FILE | walls.WRITE_FILE | walls.IOCTL_DEV
+USE: Final = kernel.READ_FILE | kernel.WRITE_FILE | kernel.IOCTL_DEV
 ABSTRACT_SOCKETS: Final = 1
 SIGNALS: Final = 2
 SCOPES: Final = ABSTRACT_SOCKETS | SIGNALS
@@ -72,7 +72,7 @@ class LandlockRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walls:
+class Restrictions:
     """The restrictions that a runner applies before the first command.
 
     `runner`, `commands`: the domain of the runner, and that of commands inside it.

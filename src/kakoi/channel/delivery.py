@@ -108,7 +108,7 @@ class RunnerSettings:
     `job_groups`: control groups for commands, each as three descriptors that the runner inherits:
         its `cgroup.procs`, its count of OOM kills, and its memory usage.
     `cwd`: where commands start, if not in the runner's own working directory.
-    `walls`: the restrictions to put on commands and on the runner (backends/landlock.py).
+    `restrictions`: of the commands and of the runner (backends/landlock.py).
     `rlimits`: the limits of each process of a command, by the names in runner/rlimits.py.
     `lifetime_s`: the runner ends everything and exits after this time, whatever its clients do;
         None means no limit. A runner that clients find again keeps the time it was started with.
@@ -120,7 +120,7 @@ class RunnerSettings:
     oom_counter: str = ""
     job_groups: Sequence[tuple[int, int, int]] = ()
     cwd: str = ""
-    walls: Mapping[str, Any] = field(default_factory=dict)
+    restrictions: Mapping[str, Any] = field(default_factory=dict)
     rlimits: Mapping[str, int] = field(default_factory=dict)
     lifetime_s: float | None = None
 

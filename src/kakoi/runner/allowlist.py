@@ -102,16 +102,16 @@ class Programs:
         return granted + [(file, EXECUTE | READ_FILE) for file in sorted(self._executable)]
 
 
-def find_programs(walls: dict[str, Any], path: str, shell: str) -> Programs | None:
-    """Find the files of the requested programs and add the Landlock rules for them to `walls`.
+def find_programs(restrictions: dict[str, Any], path: str, shell: str) -> Programs | None:
+    """Find the files of the requested programs, and add their Landlock rules to `restrictions`.
 
     Returns None if there is no allowlist.
     """
-    wanted = walls.get("programs")
+    wanted = restrictions.get("programs")
     if wanted is None:
         return None
     found = Programs([*wanted["names"], shell], path, wanted["writable"], wanted["helpers"])
-    walls["allowlist"] = {"handled": EXECUTE | READ_FILE | REFER, "paths": found.grants()}
+    restrictions["allowlist"] = {"handled": EXECUTE | READ_FILE | REFER, "paths": found.grants()}
     return found
 
 

@@ -160,11 +160,11 @@ def _fork_keeper(options: KeeperOptions) -> tuple[int, socket.socket]:
     return pid, ours
 
 
-def start_fork_server(raise_walls: Callable[[], None], options: KeeperOptions) -> ForkServer:
+def start_fork_server(restrict: Callable[[], None], options: KeeperOptions) -> ForkServer:
     """Start the fork server of restricted keepers; OSError if it cannot be restricted."""
 
     live = partial(_serve, options=options)
-    return ForkServer(raise_walls, live, _keep_only, options.scores.of_keepers)
+    return ForkServer(restrict, live, _keep_only, options.scores.of_keepers)
 
 
 def end_orphans(keepers: set[int]) -> int:

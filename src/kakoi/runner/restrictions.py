@@ -2,7 +2,7 @@
 noexec mounts, no capabilities.
 
 The runner first restricts itself (`restrict_runner`), then its commands, in the process that forks
-all keepers (`restrict_commands`). backends/landlock.py says which restrictions (`walls`).
+all keepers (`restrict_commands`). `restrictions` comes from backends/landlock.py.
 Standard library only, Python >= 3.8.
 """
 
@@ -49,9 +49,9 @@ def landlock_abi() -> int:
         return 0
 
 
-def restrict_runner(walls: dict[str, Any]) -> None:
+def restrict_runner(restrictions: dict[str, Any]) -> None:
     """Apply the restrictions on the runner itself, which also cover its file operations."""
-    needed = walls.get("needs_abi", 0)
+    needed = restrictions.get("needs_abi", 0)
     found = landlock_abi() if needed else 0
     if found < needed:
         have = f"it has ABI {found}" if found else "it is not there, or a filter forbids it"
@@ -59,32 +59,32 @@ def restrict_runner(walls: dict[str, Any]) -> None:
             f"this needs Landlock ABI {needed} from the kernel, and {have}",
             "boot a newer kernel with landlock in lsm=; in a container allow the landlock_* calls",
         )
-    filters = [walls.get(who, {}).get("filter") for who in ("runner", "commands")]
+    filters = [restrictions.get(who, {}).get("filter") for who in ("runner", "commands")]
     machine = os.uname().machine
     if needed and any(each and machine not in each for each in filters):
         raise RestrictionError(
             f"the system calls of {machine} are unknown", "use bubblewrap or docker"
         )
     try:
-        for path in walls.get("noexec", ()):
+        for path in restrictions.get("noexec", ()):
             _forbid_programs(path)
-        if walls.get("become"):
-            _become(*walls["become"])
-        _raise(walls.get("runner") or {})
+        if restrictions.get("become"):
+            _become(*restrictions["become"])
+        _apply(restrictions.get("runner") or {})
     except OSError as error:
         raise RestrictionError(
             f"the kernel refused a restriction: {error}", "kakoi doctor"
         ) from None
 
 
-def restrict_commands(walls: dict[str, Any]) -> None:
+def restrict_commands(restrictions: dict[str, Any]) -> None:
     """Apply the restrictions on commands, for this process and all its descendants."""
-    _raise(walls.get("commands") or {})
-    if "allowlist" in walls:
-        restrict(**walls["allowlist"])
+    _apply(restrictions.get("commands") or {})
+    if "allowlist" in restrictions:
+        restrict(**restrictions["allowlist"])
 
 
-def _raise(rules: dict[str, Any]) -> None:
+def _apply(rules: dict[str, Any]) -> None:
     if rules.get("landlock") and landlock_abi():
         restrict(**rules["landlock"])
     # The machine type is known only inside the sandbox.

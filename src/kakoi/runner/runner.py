@@ -374,17 +374,17 @@ def _restricted(
             raise RestrictionError(
                 f"user {os.getuid()} cannot get to {error.filename}", fix
             ) from None
-    walls = settings.get("walls") or {}
-    if not walls:
+    restrictions = settings.get("restrictions") or {}
+    if not restrictions:
         return None, 0, None
     path = os.fsdecode(os.environb.get(b"PATH", os.defpath.encode()))
-    programs = find_programs(walls, path, usual_shell())
-    restrict_runner(walls)
+    programs = find_programs(restrictions, path, usual_shell())
+    restrict_runner(restrictions)
     try:
-        fork_server = start_fork_server(lambda: restrict_commands(walls), options)
+        fork_server = start_fork_server(lambda: restrict_commands(restrictions), options)
         return fork_server, landlock_abi(), programs
     except OSError as error:
-        if walls.get("needs_abi"):
+        if restrictions.get("needs_abi"):
             raise RestrictionError(
                 f"commands cannot be confined: {error}", "kakoi doctor"
             ) from None

@@ -23,7 +23,7 @@ from kakoi.backends.bubblewrap.arguments import (
     HostSystem,
     WorkspaceLayers,
     build_launch,
-    build_walls,
+    build_restrictions,
     check_read_only,
     inspect_system,
 )
@@ -383,7 +383,7 @@ class BubblewrapAdapter(CopyOnWrite, BuiltInAdapter):
         settings = RunnerSettings(
             max_processes=self._limits.processes,
             **group_settings,
-            walls=build_walls(wanted, system).for_runner(),
+            restrictions=build_restrictions(wanted, system).for_runner(),
             rlimits=rlimits_for(self._limits, kept),
             lifetime_s=self._deadline.left_s,
         )

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from kakoi._support.late import dataclass
-from kakoi.backends.landlock import Walls
+from kakoi.backends.landlock import Restrictions
 from kakoi.backends.resolv_conf import RESOLV_CONF
 from kakoi.backends.seccomp import system_call_filters
 from kakoi.backends.workspace import FileIdentity, identify, is_within
@@ -288,15 +288,15 @@ def _writable(settings: BubblewrapSettings) -> list[FileIdentity]:
     return [settings.workspace, *(identify(path, what="the way to kakoi") for path in between)]
 
 
-def build_walls(settings: BubblewrapSettings, system: HostSystem) -> Walls:
+def build_restrictions(settings: BubblewrapSettings, system: HostSystem) -> Restrictions:
     """Restrictions that the runner applies: commands cannot signal it or reach abstract sockets.
 
     With a list of programs, only those can be executed, and none from where commands can write.
     """
     if settings.programs is None:
-        return Walls()
+        return Restrictions()
     writable = [seen.path for seen in _writable(settings)]
-    return Walls(
+    return Restrictions(
         runner_filter=system_call_filters(deny_setuid=system.uid == 0),
         programs=settings.programs,
         writable=(*writable, *_SCRATCH),

@@ -40,7 +40,7 @@ from kakoi.backends.docker.channels import (
     ContainerEntry,
     ContainerStreams,
     TransientContainer,
-    container_walls,
+    container_restrictions,
     write_git_settings,
 )
 from kakoi.backends.docker.checkpoints import Checkpoints
@@ -572,7 +572,7 @@ class DockerAdapter(WorkspaceStates, BuiltInAdapter):
         settings = RunnerSettings(
             linger=True,
             key=container.key,
-            walls=container_walls(self._config).for_runner(),
+            restrictions=container_restrictions(self._config).for_runner(),
             rlimits=self._config.limits.rlimits,
         )
         channel = await self._entry.enter(container.name, container.user, settings)

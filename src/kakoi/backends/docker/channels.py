@@ -21,7 +21,7 @@ from kakoi.backends.docker.checks import (
 from kakoi.backends.docker.container import Container, ContainerLauncher, RunningProgram, mountable
 from kakoi.backends.docker.engine import Engine
 from kakoi.backends.docker.errors import explain
-from kakoi.backends.landlock import Walls, unavailable_error
+from kakoi.backends.landlock import Restrictions, unavailable_error
 from kakoi.backends.seccomp import system_call_filters
 from kakoi.channel.api import Channel, Command
 from kakoi.channel.connection import closed_on_failure
@@ -38,14 +38,14 @@ _WRITE_S = 20.0
 _WRITE_GIT_SETTINGS = '[ -e ~/.gitconfig ] || printf %s "$KAKOI_GIT_SETTINGS" >~/.gitconfig'
 
 
-def container_walls(settings: DockerSettings) -> Walls:
+def container_restrictions(settings: DockerSettings) -> Restrictions:
     """The restrictions that the runner applies to its commands, as far as the kernel can."""
     writable = (settings.inside, *settings.directories, HOME, "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
     # Engines have filters too, but ours also refuses calls that some of them allow. A setuid file
     # in a workspace that root lends would belong to root.
     is_lent = settings.workspace is not None and os.geteuid() == 0
     calls = system_call_filters(deny_setuid=is_lent)
-    return Walls(runner_filter=calls, programs=settings.programs, writable=writable)
+    return Restrictions(runner_filter=calls, programs=settings.programs, writable=writable)
 
 
 async def write_git_settings(channel: Channel, settings: DockerSettings) -> None:
@@ -147,7 +147,7 @@ class ContainerEntry:
             if cancelled is not None:
                 raise cancelled
             settings = RunnerSettings(
-                walls=container_walls(plan.settings).for_runner(),
+                restrictions=container_restrictions(plan.settings).for_runner(),
                 rlimits=plan.settings.limits.rlimits,
             )
             async with closed_on_failure(
@@ -178,7 +178,7 @@ class ContainerEntry:
                     return await self._streams.open(inside(any_argv()), settings)
             except NoPythonError:
                 self._has_python = False
-        if settings.walls.get("needs_abi"):
+        if settings.restrictions.get("needs_abi"):
             raise EnvironmentUnavailableError(
                 "the list of programs cannot be enforced in an image without python3",
                 details={"environmentType": self._program},

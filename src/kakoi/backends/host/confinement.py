@@ -22,7 +22,16 @@ from kakoi.backends.bubblewrap.arguments import (
     find_python,
     harmless_etc,
 )
-from kakoi.backends.landlock import ALL_FILES, CHANGE, READ, RUN, SCOPES, USE, LandlockRules, Walls
+from kakoi.backends.landlock import (
+    ALL_FILES,
+    CHANGE,
+    READ,
+    RUN,
+    SCOPES,
+    USE,
+    LandlockRules,
+    Restrictions,
+)
 from kakoi.backends.limits import ControlGroup, rlimits_for
 from kakoi.backends.locked_folders import LockedFolder, sweep
 from kakoi.backends.seccomp import system_call_filters
@@ -69,12 +78,12 @@ class Confinement:
         would count all processes of the user."""
         return RunnerSettings(
             cwd=self.workspace.path,
-            walls=self.walls(as_root=as_root).for_runner(),
+            restrictions=self.restrictions(as_root=as_root).for_runner(),
             **(self.group.for_runner() if self.group else {}),
             rlimits=rlimits_for(limits, self.group.kept if self.group else ()),
         )
 
-    def walls(self, *, as_root: bool) -> Walls:
+    def restrictions(self, *, as_root: bool) -> Restrictions:
         """All restrictions. `as_root`: the workspace is lent; setuid files would be root's."""
         calls = system_call_filters(
             deny_setuid=as_root, families=_FAMILIES[self.network], among_others=True
@@ -86,7 +95,7 @@ class Confinement:
             LandlockRules(handled=ALL_FILES, paths=each, bind=ports, connect=ports, scopes=SCOPES)
             for each in ((*paths, *mine), paths)
         ]
-        return Walls(
+        return Restrictions(
             runner=rules[0],
             commands=rules[1],
             runner_filter=calls,

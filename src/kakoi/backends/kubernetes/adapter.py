@@ -27,7 +27,7 @@ from kakoi.backends.docker.container import IN_USE, default_owner, ending_script
 from kakoi.backends.kubernetes.cluster import Cluster, delete_or_warn
 from kakoi.backends.kubernetes.errors import PodState, explain
 from kakoi.backends.kubernetes.pod import KubernetesSettings, PodPlan, exec_args
-from kakoi.backends.landlock import SCOPES, LandlockRules, Walls, unavailable_error
+from kakoi.backends.landlock import SCOPES, LandlockRules, Restrictions, unavailable_error
 from kakoi.backends.seccomp import FAMILIES, system_call_filters
 from kakoi.channel.api import Channel, Command, check_type, new_id
 from kakoi.channel.connection import Connection, Deadline, closed_on_failure
@@ -303,12 +303,12 @@ def runner_settings(plan: PodPlan) -> RunnerSettings:
     return RunnerSettings(
         linger=True,
         max_processes=limits.processes if plan.has_own_user else None,
-        walls=pod_walls(plan.settings),
+        restrictions=pod_restrictions(plan.settings),
         rlimits=limits.rlimits,
     )
 
 
-def pod_walls(settings: KubernetesSettings) -> dict[str, object]:
+def pod_restrictions(settings: KubernetesSettings) -> dict[str, object]:
     """The restrictions of the runner and its commands, for runner/restrictions.py.
 
     Without a network, only AF_UNIX sockets are possible, and commands cannot bypass that.
@@ -316,8 +316,8 @@ def pod_walls(settings: KubernetesSettings) -> dict[str, object]:
     has_network = settings.network == "bridge"
     families = FAMILIES if has_network else (_AF_UNIX,)
     calls = system_call_filters(deny_setuid=False, families=families)
-    walls = Walls(commands=_ANYWHERE, runner_filter=calls).for_runner()
-    return walls if has_network else {**walls, "needs_abi": _DOMAIN_ABI}
+    restrictions = Restrictions(commands=_ANYWHERE, runner_filter=calls).for_runner()
+    return restrictions if has_network else {**restrictions, "needs_abi": _DOMAIN_ABI}
 
 
 def pod_limit_report(plan: PodPlan) -> LimitReport:
