@@ -130,7 +130,9 @@ async def test_forks_begin_with_all_files_and_are_independent(
 
 
 @pytest.mark.parametrize("disk", DISKS)
-async def test_a_fork_can_be_forked(make: Make, owner: str, disk: str) -> None:
+async def test_a_fork_can_be_forked(
+    make: Make, owner: str, disk: str, caplog: pytest.LogCaptureFixture
+) -> None:
     sandbox = make(limits=DISKS[disk])
     await output(sandbox, "echo 1 >f")
     (child,) = await forks_of(sandbox, 1)
@@ -140,6 +142,7 @@ async def test_a_fork_can_be_forked(make: Make, owner: str, disk: str) -> None:
     await child.cleanup()
     assert await output(grandchild, "cat f") == "1\n2\n"
     await clean_up([grandchild])
+    assert (images(owner), caplog.messages) == ([], [])
 
 
 async def test_a_fork_has_the_limits_and_the_network_of_its_origin(make: Make) -> None:

@@ -25,7 +25,9 @@ from kakoi import (
 )
 from kakoi.backends.probes import new_mark
 from kakoi.policy.decide import Decision
+from tests.attacks.test_podman import has_podman
 from tests.backends.boxes import require_bubblewrap
+from tests.cli.conftest import need
 
 pytestmark = pytest.mark.anyio
 IMAGE = "kakoi-test:python"
@@ -350,6 +352,27 @@ async def test_forks_begin_here_and_go_their_own_ways(box: Sandbox) -> None:
 
 
 _CALL = "import urllib.request as u; u.urlopen('http://elsewhere.example/', timeout=20)"
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["bubblewrap", pytest.param("podman", marks=pytest.mark.slow("four containers of Podman"))],
+)
+async def test_a_fork_of_a_fork_is_removed_without_a_complaint(
+    backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    image = None
+    if backend == "podman":
+        need("podman", is_there=has_podman())
+        image = f"localhost/{IMAGE}"
+    async with Sandbox(backend, image=image, disk=None) as box:
+        await box.files.write("file", "x")
+        first, second = await box.fork(2)
+        (third,) = await first.fork()
+        assert (await third.run("cat file")).stdout == "x"
+        for fork in (third, first, second):
+            await fork.close()
+    assert caplog.messages == []
 
 
 async def test_forks_keep_their_network_when_the_origin_is_closed() -> None:

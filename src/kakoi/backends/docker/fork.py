@@ -33,6 +33,7 @@ _COMMIT_S: Final = 600.0
 COPY_S: Final = 1800.0
 CHUNK_BYTES: Final = 256 * 1024
 _NO_TAR: Final = 120
+_HAS_CHILDREN: Final = "dependent child images"
 _MOUNTS: Final = "/proc/self/mountinfo"
 # What the engine itself mounts in every container.
 _OF_THE_ENGINE: Final = ("/etc/hosts", "/etc/hostname", RESOLV_CONF_PATH, "/proc", "/sys", "/dev")
@@ -106,12 +107,16 @@ class ForkImage:
             try:
                 await remove_image(self._engine, self.id)
             except KakoiError as error:
-                _LOG.warning("the image %s could not be removed: %s", self.id, error)
+                # Docker removes it with the last image that was made of it: a fork of a fork.
+                if _HAS_CHILDREN not in str(error):
+                    _LOG.warning("the image %s could not be removed: %s", self.id, error)
 
 
 async def remove_image(engine: Engine, id: str) -> None:
     """Remove an image of forks; raises SandboxError if that fails, such as while it is in use."""
-    await engine.must(["image", "rm", id], doing="removing an image", about=id)
+    # Podman fails if it cannot also remove the image that this one was made of.
+    only = ["--no-prune"] if engine.program == "podman" else []
+    await engine.must(["image", "rm", *only, id], doing="removing an image", about=id)
 
 
 async def check_forkable(engine: Engine, container: Container) -> None:
