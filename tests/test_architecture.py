@@ -34,8 +34,9 @@ LAYERS = (
     ("runner",),
     ("policy",),
     ("process",),
+    ("results",),
     ("_support",),
-    ("errors", "results"),
+    ("errors",),
 )
 # `kakoi` itself names what the modules offer, and `__main__` is a door mat.
 EXEMPT = ("__init__", "__main__")

@@ -6,8 +6,9 @@ a character that does not fit are dropped. Bytes that are not valid UTF-8 become
 
 import codecs
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from kakoi._support.late import dataclass
 
 
 class Reason(StrEnum):

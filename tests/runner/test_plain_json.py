@@ -70,6 +70,7 @@ def test_a_python_without_these_functions_uses_the_package() -> None:
 def test_a_runner_starts_without_what_takes_long_to_load() -> None:
     """Each of these would be a millisecond or more of every sandbox."""
     heavy = {"json", "re", "enum", "socket", "selectors", "signal", "typing", "glob", "subprocess"}
+    heavy |= {"collections", "contextlib", "ctypes", "functools", "types"}
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import kakoi.runner.runner\n"
         "print(sorted(sys.modules))"

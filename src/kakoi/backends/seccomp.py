@@ -8,6 +8,7 @@ common targets of kernel exploits (io_uring, userfaultfd, bpf), new namespaces, 
 import errno
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from kakoi._support.late import dataclass
@@ -133,10 +134,17 @@ def system_call_filters(
     """
     return {
         name: _system_calls(
-            machine, deny_setuid=deny_setuid, families=families, among_others=among_others
+            name, deny_setuid=deny_setuid, families=tuple(families), among_others=among_others
         )
-        for name, machine in MACHINES.items()
+        for name in MACHINES
     }
+
+
+def system_call_filter(machine: str, *, deny_setuid: bool) -> bytes | None:
+    """Return the filter for one machine, None if its call numbers are unknown."""
+    if machine not in MACHINES:
+        return None
+    return _system_calls(machine, deny_setuid=deny_setuid, families=FAMILIES, among_others=False)
 
 
 def memory_file_filters() -> dict[str, bytes]:
@@ -144,9 +152,11 @@ def memory_file_filters() -> dict[str, bytes]:
     return {name: _memory_files(machine) for name, machine in MACHINES.items()}
 
 
+@cache  # Every sandbox gets one of a few.
 def _system_calls(
-    machine: Machine, *, deny_setuid: bool, families: Sequence[int], among_others: bool
+    name: str, *, deny_setuid: bool, families: tuple[int, ...], among_others: bool
 ) -> bytes:
+    machine = MACHINES[name]
     program = _Program()
     program.head(machine)
     numbers = machine.numbers
@@ -162,12 +172,12 @@ def _system_calls(
         program.refuse((numbers[name] for name in WATCHING if name in numbers), errno.ENOSYS)
         program.refuse_values(numbers["socketpair"], 1, _DATAGRAM_PAIRS)
     if deny_setuid:
-        for name, index in _MODES.items():
-            if name in numbers:
-                program.refuse_bits(numbers[name], index, _SETUID_OR_SETGID)
-        for name, (flags, mode) in _OPENS.items():
-            if name in numbers:
-                program.refuse_creation(numbers[name], flags, mode)
+        for call, index in _MODES.items():
+            if call in numbers:
+                program.refuse_bits(numbers[call], index, _SETUID_OR_SETGID)
+        for call, (flags, mode) in _OPENS.items():
+            if call in numbers:
+                program.refuse_creation(numbers[call], flags, mode)
         # Its mode is behind a pointer, which a filter cannot follow.
         program.refuse([numbers["openat2"]], errno.ENOSYS)
     return program.end()

@@ -5,14 +5,15 @@ is copied or mounted, so any image with python3 works.
 """
 
 import marshal
+import os
 import shlex
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from functools import cache
 from importlib.machinery import SourceFileLoader
-from importlib.util import MAGIC_NUMBER
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from kakoi._support.late import dataclass, pattern
@@ -21,6 +22,8 @@ from kakoi.errors import SandboxError
 # In import order: each module imports only earlier ones, and nothing else from kakoi.
 DELIVERED = (
     "kakoi.runner.keeper",
+    "kakoi.runner.contexts",
+    "kakoi.runner.rights",
     "kakoi.runner.frames",
     "kakoi.runner.loop",
     "kakoi.runner.spool",
@@ -64,24 +67,28 @@ exec(LOADER)
 GREETING = pattern(rb"kakoi ([0-9a-f]{8})\n")
 
 _LOADER = """\
-import sys, types
+import sys
 def load(name, code, is_package=False):
-    module = sys.modules[name] = types.ModuleType(name)
+    module = sys.modules[name] = type(sys)(name)
     parent, _, child = name.rpartition(".")
     if is_package:
         module.__path__ = []
     if parent:
         setattr(sys.modules[parent], child, module)
-    exec(compile(code, name, "exec") if isinstance(code, str) else code, module.__dict__)
+    code = marshal.loads(code) if isinstance(code, bytes) else compile(code, name, "exec")
+    exec(code, module.__dict__)
     return module
 load("kakoi", "", True)
 load("kakoi.runner", "", True)
 for name, code in MODULES:
     module = load(name, code)
+del MODULES, code
 module.main(SETTINGS)
+os._exit(0)  # Without destroying the modules first.
 """
 
 _ROOT = Path(__file__).parents[2]
+_32_BITS = 0xFFFFFFFF
 _PYTHON = ("python3", "-I", "-S", "-c", _BOOT)
 # A shell first, to find out whether there is a Python that is new enough.
 NO_PYTHON = b"kakoi: no python3"
@@ -144,13 +151,29 @@ def delivery(settings: RunnerSettings, magic: bytes) -> bytes:
 
 
 @cache
-def _modules(*, as_code: bool) -> list[tuple[str, str | CodeType]]:
-    modules: list[tuple[str, str | CodeType]] = []
+def _modules(*, as_code: bool) -> list[tuple[str, str | bytes]]:
+    """Return the source of each module, or its marshalled bytecode."""
+    modules: list[tuple[str, str | bytes]] = []
     for name in DELIVERED:
-        path = _ROOT.joinpath(*name.split(".")).with_suffix(".py")
-        # The loader caches bytecode; compiling takes as long as starting a Python.
-        loader = SourceFileLoader(name, str(path))
-        code = loader.get_code(name) if as_code else loader.get_source(name)
+        path = f"{_ROOT}/{name.replace('.', '/')}.py"
+        code = _bytecode(name, path) if as_code else SourceFileLoader(name, path).get_source(name)
         assert code is not None  # noqa: S101 - there is a source
         modules.append((name, code))
     return modules
+
+
+def _bytecode(name: str, path: str) -> bytes:
+    """Return the cached bytecode as it is in its file: it takes a while to load and dump it again.
+
+    Where there is none of exactly this source, the module is compiled, and cached if possible.
+    """
+    source = os.stat(path)
+    stamps = struct.pack("<III", 0, int(source.st_mtime) & _32_BITS, source.st_size & _32_BITS)
+    try:
+        with open(cache_from_source(path), "rb") as file:
+            cached = file.read()
+        if cached.startswith(MAGIC_NUMBER + stamps):
+            return cached[len(MAGIC_NUMBER) + len(stamps) :]
+    except (OSError, NotImplementedError):  # There is no cache, or none is wanted.
+        pass
+    return marshal.dumps(SourceFileLoader(name, path).get_code(name))

@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 # Others import these and, while they are imported themselves, read nothing else of them.
 _NAMES: Final = frozenset(
     (
-        "asyncio.sslproto base64 csv glob inspect ipaddress linecache ntpath platform secrets "
-        "shutil socket ssl tempfile traceback urllib.parse uuid"
+        "asyncio.sslproto base64 csv glob inspect ipaddress linecache ntpath platform "
+        "secrets shutil socket ssl tempfile traceback urllib.parse uuid"
     ).split()
 )
 _lock: Final = RLock()
@@ -120,6 +120,14 @@ def _quote_from_bytes(data: bytes, safe: str | bytes = "/") -> str:
     return quote(data, safe)
 
 
+def _extract_stack(frame: FrameType | None = None, limit: int | None = None) -> Any:
+    """Return what `traceback.extract_stack` returns."""
+    from traceback import StackSummary  # noqa: F401 - loads the module
+
+    frame = sys._getframe(1) if frame is None else frame
+    return sys.modules["traceback"].extract_stack(frame, limit)
+
+
 # What click, `uuid`, `pathlib` and asyncio use of these modules in every process.
 _KNOWN: Final[Mapping[str, Any]] = {
     "inspect.cleandoc": _cleandoc,
@@ -127,5 +135,6 @@ _KNOWN: Final[Mapping[str, Any]] = {
     "inspect.unwrap": _unwrap,
     "platform.machine": _machine,
     "platform.system": _system,
+    "traceback.extract_stack": _extract_stack,
     "urllib.parse.quote_from_bytes": _quote_from_bytes,
 }

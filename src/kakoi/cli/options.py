@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from kakoi._support.late import dataclass
 from kakoi.backends.settings import (
@@ -26,6 +25,8 @@ from kakoi.settings.loader import LoadedSettings, load_settings
 from kakoi.settings.model import Settings, defaults, settings_table
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from kakoi.approvals import Approvals
     from kakoi.gate import Approver
     from kakoi.policy.rules import Policy
@@ -175,8 +176,10 @@ class SettingOption(click.Option):
         self.path = path
         self._choices: list[str] = setting.kind.schema.get("enum", [])
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Complete the values of a setting that has only a few."""
+        from click.shell_completion import CompletionItem
+
         matching = [each for each in self._choices if each and each.startswith(incomplete)]
         return list(map(CompletionItem, matching)) or super().shell_complete(ctx, incomplete)
 

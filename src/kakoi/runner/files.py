@@ -6,12 +6,12 @@ Standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
 
 from kakoi.runner import frames
+from kakoi.runner.contexts import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class FileWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.unlink(self._draft)
 
 
@@ -179,7 +179,7 @@ def describe(
     kind = next((word for test, word in _KINDS if test(found.st_mode)), "other")
     target = ""
     if kind == "link":
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             target = os.readlink(name, dir_fd=folder)
     return {
         "name": os.path.basename(name.rstrip("/")),
@@ -207,7 +207,7 @@ def make_dir(path: str, mode: int, *, parents: bool) -> bool:
         missing.append(above)
         above = os.path.dirname(above.rstrip("/"))
     for each in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # If it is not a directory, the next one fails.
+        with suppress(FileExistsError):  # If it is not a directory, the next one fails.
             os.mkdir(each)
     # Exactly this mode. Nobody else in this process can make a file meanwhile.
     mask = os.umask(0)

@@ -12,12 +12,12 @@ from __future__ import annotations
 # Not `signal` and `socket`: their enums would take a good part of our start-up time.
 import _signal as signal  # type: ignore[import-not-found]
 import _socket as socket
-import array
-import contextlib
 import errno
 import os
 
 from kakoi.runner import keeper as keeper_program
+from kakoi.runner import rights as passed
+from kakoi.runner.contexts import closing, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ForkServer:
 
     def _open(self) -> None:
         self._line, theirs = socket.socketpair()
-        with contextlib.closing(theirs):
+        with closing(theirs):
             try:
                 with self._forking():
                     self.pid = os.fork()
@@ -78,7 +78,7 @@ class ForkServer:
     def _born(self) -> tuple[int, socket.socket]:
         """Try once, with a new socket each time: a late keeper could still write to the old one."""
         ours, theirs = socket.socketpair()
-        with contextlib.closing(theirs):
+        with closing(theirs):
             try:
                 return self._ask(ours, theirs), ours
             except OSError:
@@ -87,7 +87,7 @@ class ForkServer:
 
     def _ask(self, ours: socket.socket, theirs: socket.socket) -> int:
         keeper_program.send(self.pid, signal.SIGCONT)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed.pack([theirs.fileno()]))]
         self._line.sendmsg([_BORN], rights)
         if self._line.recv(1) != _BORN:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -102,7 +102,7 @@ class ForkServer:
         """End the fork server; its keepers stay."""
         self._line.close()
         keeper_program.send(self.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
+        with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
     # --- Inside the fork server --------------------------------------------------------------
@@ -118,11 +118,11 @@ class ForkServer:
         line.sendall(_READY)
         while True:
             message, rights, _, _ = line.recvmsg(
-                1, socket.CMSG_LEN(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC
+                1, socket.CMSG_LEN(passed.SIZE), socket.MSG_CMSG_CLOEXEC
             )
             if not message or not rights:
                 os._exit(0)
-            theirs = socket.socket(fileno=array.array("i", rights[0][2])[0])
+            theirs = socket.socket(fileno=passed.unpack(rights[0][2])[0])
             line.sendall(_BORN if self._bear(theirs) else b"!")
             theirs.close()
 

@@ -5,13 +5,10 @@ Standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from kakoi.runner.contexts import suppress
 
 # Where a container sees its own control group: cgroup v2, then v1.
 COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
@@ -45,7 +42,7 @@ class OomCounter:
 
     def _count(self) -> int:
         for counter in self._counters:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 return parse_count(_read(counter))
         return 0
 
@@ -75,28 +72,40 @@ class OomScores:
 
     def __init__(self) -> None:
         self._own, self._usual = -1, 0
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             own = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
             self._usual, self._own = int(os.read(own, 20)), own
 
-    @contextlib.contextmanager
-    def of_keepers(self) -> Iterator[None]:
+    def of_keepers(self) -> _KeeperScore:
         """Processes forked in this block are killed before the runner: they inherit the score."""
-        self._set(min(self._usual + _OF_KEEPERS, _MAX_SCORE))
-        try:
-            yield
-        finally:
-            self._set(self._usual)
+        return _KeeperScore(self)
 
-    def _set(self, score: int) -> None:
-        with contextlib.suppress(OSError):
+    def raise_own(self, more: int) -> None:
+        """Set our own score to the usual one and this much more."""
+        score = min(self._usual + more, _MAX_SCORE)
+        with suppress(OSError):
             os.pwrite(self._own, b"%d" % score, 0)
 
     def put_first(self, command: int) -> None:
         """Make the kernel kill a command before its keeper, if /proc lets us."""
         score = min(self._usual + _OF_COMMANDS, _MAX_SCORE)
-        with contextlib.suppress(OSError), open(f"/proc/{command}/oom_score_adj", "w") as file:
+        with suppress(OSError), open(f"/proc/{command}/oom_score_adj", "w") as file:
             file.write(str(score))
+
+
+class _KeeperScore:
+    """The block of `OomScores.of_keepers`."""
+
+    __slots__ = ("_scores",)
+
+    def __init__(self, scores: OomScores) -> None:
+        self._scores = scores
+
+    def __enter__(self) -> None:
+        self._scores.raise_own(_OF_KEEPERS)
+
+    def __exit__(self, *_: object) -> None:
+        self._scores.raise_own(0)
 
 
 class MemoryGroups:

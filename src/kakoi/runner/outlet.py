@@ -10,9 +10,10 @@ from __future__ import annotations
 
 # Not `socket`: its enums would take a good part of our start-up time.
 import _socket as socket
-import array
-import contextlib
 import os
+
+from kakoi.runner import rights as passed
+from kakoi.runner.contexts import closing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,11 +88,12 @@ def _listener(port: int) -> socket.socket:
 
 
 def _send(order: dict[str, Any], fds: list[int]) -> None:
-    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as line:
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with closing(line):
         line.settimeout(_PATIENCE_S)
         line.connect(order["path"])
         message = order["token"].encode()
-        rights = array.array("i", fds)
+        rights = passed.pack(fds)
         line.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 

@@ -16,17 +16,16 @@ from __future__ import annotations
 # Not `signal` and `socket`: their enums would take a good part of our start-up time.
 import _signal as signal  # type: ignore[import-not-found]
 import _socket as socket
-import array
-import contextlib
 import errno
 import marshal
 import os
 import resource
 import select
 import time
-from functools import partial
 
 from kakoi.runner import keeper as keeper_program
+from kakoi.runner import rights as passed
+from kakoi.runner.contexts import suppress
 from kakoi.runner.fork_server import ForkServer
 from kakoi.runner.rlimits import apply_rlimits
 from kakoi.runner.shell_report import ask, read_cwd, read_exports
@@ -94,7 +93,7 @@ class Keeper:
     def start(self, request: tuple[Any, ...], streams: list[int]) -> None:
         """Pass a command to the keeper: (argv, env, cwd, terminal, shell that must report)."""
         body = marshal.dumps(request)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed.pack(streams))]
         message = b"%010d" % len(body) + body
         sent = self.line.sendmsg([message], rights)
         if sent < len(message):
@@ -102,7 +101,7 @@ class Keeper:
 
     def send(self, message: bytes) -> None:
         # If the keeper is dead or stopped, the wait for its record shows it.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.line.sendall(message)
 
     def record(self) -> CommandRecord:
@@ -163,7 +162,9 @@ def _fork_keeper(options: KeeperOptions) -> tuple[int, socket.socket]:
 def start_fork_server(restrict: Callable[[], None], options: KeeperOptions) -> ForkServer:
     """Start the fork server of restricted keepers; OSError if it cannot be restricted."""
 
-    live = partial(_serve, options=options)
+    def live(line: socket.socket) -> None:
+        _serve(line, options)
+
     return ForkServer(restrict, live, _keep_only, options.scores.of_keepers)
 
 
@@ -187,7 +188,7 @@ def end_orphans(keepers: set[int]) -> int:
 
 def _reap_all_but(keepers: set[int]) -> None:
     for pid in set(keeper_program.children_lister()(os.getpid())) - keepers:
-        with contextlib.suppress(ChildProcessError):
+        with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
@@ -217,17 +218,17 @@ def _serve(line: socket.socket, options: KeeperOptions) -> None:
 
 def _keep_only(line: int) -> None:
     """Close everything but `line`: the rest belongs to the runner and other keepers."""
-    with contextlib.suppress(OSError):  # Room for what follows, if the runner has none left.
+    with suppress(OSError):  # Room for what follows, if the runner has none left.
         os.close(3 if line != 3 else 4)
     keeper_program.leave_streams()
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != line:
-            with contextlib.suppress(OSError):  # The descriptor used to list the folder.
+            with suppress(OSError):  # The descriptor used to list the folder.
                 os.close(int(name))
 
 
 def _receive(line: socket.socket) -> tuple[Any, list[int]]:
-    rights_size = socket.CMSG_LEN(3 * array.array("i").itemsize)
+    rights_size = socket.CMSG_LEN(3 * passed.SIZE)
     data = b""
     while not data:
         # The kernel never joins a message that carries descriptors with the next one.
@@ -246,10 +247,8 @@ def _receive(line: socket.socket) -> tuple[Any, list[int]]:
             os._exit(0)
         data += part
         left -= len(part)
-    streams = array.array("i")
-    for _level, _kind, packed in rights:
-        streams.frombytes(packed)
-    return marshal.loads(data[10:]), list(streams)  # noqa: S302 - from our own parent
+    streams = [fd for _level, _kind, packed in rights for fd in passed.unpack(packed)]
+    return marshal.loads(data[10:]), streams  # noqa: S302 - from our own parent
 
 
 class _Inside:
@@ -324,7 +323,7 @@ def _watch(command: int, inside: _Inside) -> CommandRecord:
 
 
 def _drain(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):
+    with suppress(BlockingIOError):
         os.read(fd, 4096)
 
 

@@ -18,7 +18,7 @@ import os
 import struct
 import sys
 import termios
-from collections import deque
+from _collections import deque  # type: ignore[import-not-found]  # Without four more modules.
 
 from kakoi.runner import frames, plain_json
 from kakoi.runner import keeper as keeper_program

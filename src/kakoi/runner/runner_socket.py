@@ -17,8 +17,6 @@ from __future__ import annotations
 
 # Not `socket`: its enums would take a good part of our start-up time.
 import _socket as socket
-import array
-import contextlib
 import fcntl
 import os
 import stat
@@ -30,6 +28,8 @@ try:  # `hashlib` would load a library of several megabytes.
 except ImportError:
     from hashlib import blake2b
 
+from kakoi.runner import rights as passed
+from kakoi.runner.contexts import suppress
 from kakoi.runner.loop import READ
 from kakoi.runner.spool import temporary_folder
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from kakoi.runner.loop import Loop
 
-_RIGHTS = socket.CMSG_LEN(2 * array.array("i").itemsize)
+_RIGHTS = socket.CMSG_LEN(2 * passed.SIZE)
 READY = b"k"
 _NONCE_BYTES, _PROOF_BYTES = 16, 32
 _PEER = struct.Struct("iII")
@@ -98,7 +98,7 @@ class StartLock:
     def __init__(self, key: str = "") -> None:
         self.key = key
         self._folder = self._lock = -1
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._folder = _open_folder()
             self._lock = self._take_lock()
         self.held = self._lock >= 0
@@ -135,7 +135,7 @@ class StartLock:
         try:
             ready = introduce(line, self.key, os.getpid(), peer_pid(line))
             if ready:
-                rights = array.array("i", [reading, writing])
+                rights = passed.pack([reading, writing])
                 line.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError:
             ready = False
@@ -145,7 +145,7 @@ class StartLock:
         os.close(writing)
         self.end()
         line.settimeout(None)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             line.recv(1)
         return True
 
@@ -157,7 +157,7 @@ class StartLock:
             try:
                 listener.connect(self._path)
             except (ConnectionRefusedError, FileNotFoundError):  # Its runner is dead, or never was.
-                with contextlib.suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
                     os.unlink("runner", dir_fd=self._folder)
             else:
                 raise OSError("it is alive, but does not respond")
@@ -187,7 +187,7 @@ class RunnerListener:
         self._expected: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         if turn.held:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._listener = turn.listen()
                 loop.watch(self._listener.fileno(), READ, self._on_visitor)
         turn.end()
@@ -234,13 +234,11 @@ class RunnerListener:
         self._loop.watch(line.fileno(), READ, lambda _events: self._on_stream(line))
 
     def _on_stream(self, line: socket.socket) -> None:
-        streams = array.array("i")
         try:
             _, rights, _, _ = line.recvmsg(1, _RIGHTS, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             rights = []
-        for _level, _kind, data in rights:
-            streams.frombytes(data[: len(data) - len(data) % streams.itemsize])
+        streams = [fd for _level, _kind, data in rights for fd in passed.unpack(data)]
         self._loop.forget(line.fileno())
         self._expected.discard(line)
         try:
@@ -260,7 +258,7 @@ class RunnerListener:
 
 def _open_folder() -> int:
     path = f"{temporary_folder()}/.kakoi-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
+    with suppress(FileExistsError):
         os.mkdir(path, 0o700)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(folder)

@@ -5,10 +5,10 @@ Standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 
+from kakoi.runner.contexts import suppress
 from kakoi.runner.spool import nameless_file
 
 _MAX_CWD = 4096
@@ -99,7 +99,7 @@ def _file(flags: int = 0) -> int:
 def _bound(file: int) -> None:
     """Fix the size of the file, so that writing never blocks; unwritten bytes are zero."""
     os.ftruncate(file, _MAX_EXPORTS)
-    with contextlib.suppress(OSError):  # Without seals, other limits apply to the memory.
+    with suppress(OSError):  # Without seals, other limits apply to the memory.
         fcntl.fcntl(file, _ADD_SEALS, _SEAL_SIZE)
 
 

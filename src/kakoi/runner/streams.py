@@ -5,7 +5,6 @@ Standard library only, Python >= 3.8.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -14,6 +13,7 @@ import termios
 import time
 
 from kakoi.runner import frames
+from kakoi.runner.contexts import suppress
 from kakoi.runner.loop import READ, WRITE
 from kakoi.runner.spool import Spool
 
@@ -167,7 +167,7 @@ class CommandOutput:
     def _grow(self) -> None:
         """Enlarge the pipe: large output takes a fifth longer through one of the default size."""
         self._grown = True
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             fcntl.fcntl(self._fd, 1031, _CHUNK)  # F_SETPIPE_SZ
 
     def finish(self) -> bool:

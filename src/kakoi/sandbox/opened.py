@@ -163,12 +163,12 @@ async def open_sandbox(records: "SharedRecords", gate: Gate, *, connect: bool) -
 def _factory(
     options: SandboxOptions, outlet: "Outlet | None", private: Callable[[], str] | None = None
 ) -> SandboxFactory:
-    programs = options.policy.runnable_programs()
+    kernel_allowlist = options.config.kernel_allowlist
     return SandboxFactory(
         options.workspace or None,
         environ=os.environ,
         clock=time.time,
-        programs=programs if options.config.kernel_allowlist else None,
+        programs=options.policy.runnable_programs() if kernel_allowlist else None,
         outlet=outlet,
         private=private,
         # A private workspace is not the user's own.

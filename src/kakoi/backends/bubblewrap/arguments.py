@@ -18,7 +18,7 @@ from typing import Literal
 from kakoi._support.late import dataclass
 from kakoi.backends.landlock import Restrictions
 from kakoi.backends.resolv_conf import RESOLV_CONF
-from kakoi.backends.seccomp import system_call_filters
+from kakoi.backends.seccomp import system_call_filter, system_call_filters
 from kakoi.backends.workspace import FileIdentity, identify, is_within
 from kakoi.errors import ConfigurationError
 from kakoi.process.keeper_client import program_argv
@@ -149,7 +149,9 @@ def _find_bwrap() -> str | None:
 
 def harmless_etc() -> list[str]:
     """The paths in /etc that every program may see, if this machine has them."""
-    return sorted(found for name in _ETC for found in glob.glob(f"/etc/{name}"))
+    patterns = [f"/etc/{name}" for name in _ETC]
+    plain = [path for path in patterns if "*" not in path and os.path.lexists(path)]
+    return sorted([*plain, *(path for each in patterns if "*" in each for path in glob.glob(each))])
 
 
 def _link_into_usr(path: str) -> str:
@@ -251,7 +253,7 @@ def _call_filter(settings: BubblewrapSettings, system: HostSystem) -> bytes | No
     if settings.programs is not None:
         return None
     # Files created in a directory that root lends belong to root: they must not be setuid.
-    return system_call_filters(deny_setuid=system.uid == 0).get(platform.machine())
+    return system_call_filter(platform.machine(), deny_setuid=system.uid == 0)
 
 
 def runs_as(settings: BubblewrapSettings, system: HostSystem) -> tuple[int, int]:
