@@ -30,6 +30,9 @@ def decide(
     `read_by` is its shell. `sh` can be any shell, so a text for `sh` is judged in each reading.
     `confined`: a sandbox with a network of its own stands behind the command, so a program of the
     workspace can do no more than the interpreters that are allowed anyway.
+
+        decision = decide(load_policy(), "git push --force")
+        print(decision.verdict, *(finding.reason for finding in decision.findings))
     """
     if len(command) > _CACHED_TEXT:
         return _decide(policy, command, cwd, read_by, confined=confined)

@@ -53,6 +53,8 @@ def load_policy(
     """Return the policy of a profile with a user's lists applied. Denied programs stay denied.
 
     `open` refuses nothing: the sandbox is the only protection. Use it only where that is enough.
+
+        box = Sandbox("docker", policy=load_policy("coding-agent", roots=["/srv/app"]))
     """
     policy = _shipped(profile)
     if allowed is not None:

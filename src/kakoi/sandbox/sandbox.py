@@ -214,6 +214,9 @@ class Sandbox:
     ) -> "ExecutionResult":
         """Run `command` to its end and return its result.
 
+            result = await box.run("make test", cwd="src", timeout=60)
+            print(result.exit_code, result.reason, result.stdout)
+
         `command`: text for the shell; or a list: a program and its arguments, without a shell.
         `cwd`: relative to the workspace, or absolute. `env`: more variables, not judged.
         `stdin`: its input; None is an empty one. `max_output`: how much of each stream is kept.
@@ -290,6 +293,9 @@ class Sandbox:
         `stdin`: all of its input. None leaves it open for `Job.write`.
         `timeout`: unlike for `run`, None means unlimited.
         `terminal`: run it on a terminal of this many rows and columns.
+
+            job = await box.start("python -i", terminal=(24, 80))
+            await job.write("1 + 1\\n")
         """
         import math
 
@@ -331,7 +337,10 @@ class Sandbox:
     async def check(
         self, command: "str | Sequence[str]", *, cwd: "str | os.PathLike[str] | None" = None
     ) -> "Decision":
-        """Judge `command`. Nothing is asked, recorded, run or opened."""
+        """Judge `command`. Nothing is asked, recorded, run or opened.
+
+        if (await box.check("git push")).allowed: ...
+        """
         from kakoi.sandbox.commands import judge
 
         return await judge(self._options, self._life.opened_or_none, command, cwd)
@@ -359,6 +368,10 @@ class Sandbox:
 
         Jobs end, except in a container with a private workspace. With bubblewrap, /tmp starts
         afresh.
+
+            await box.checkpoint("before")
+            await box.run("make install")
+            await box.rollback("before")
         """
         from kakoi.sandbox.abilities import checkpoints
 
@@ -393,6 +406,9 @@ class Sandbox:
 
         What was changed there meanwhile is refused, unless `force` is set. Jobs end.
         Raises ConfigurationError, and ends nothing, if nothing was changed at one of `paths`.
+
+            print(await box.diff())
+            await box.apply(["src"])
         """
         from kakoi.sandbox.abilities import change_paths
 
@@ -406,6 +422,10 @@ class Sandbox:
         """Return `count` sandboxes that begin where this one is; each goes its own way.
 
         They have the files of this sandbox, not its running commands. Close each of them.
+
+            for fork in await box.fork(8):
+                async with fork:
+                    await fork.run("make test")
         """
         from kakoi.sandbox.abilities import fork
 
@@ -446,6 +466,9 @@ class Sandbox:
 
         Raises SandboxError if there is none with this id, UnsupportedError if the backend's
         sandboxes end with their process.
+
+            box = await Sandbox.attach("kakoi-1a2b3c")
+            print([job.command for job in await box.jobs()])
         """
         box = cls(
             backend, policy=policy, approve=approve, timeout=timeout, audit=audit, labels=labels
