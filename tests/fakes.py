@@ -7,11 +7,11 @@ from kakoi.channel.api import MAX_FILE_BYTES, Command, FileInfo
 from kakoi.channel.delivery import RunnerSettings
 from kakoi.channel.posix.resident_shell import Launcher
 from kakoi.errors import ExecutionError, SandboxError
-from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
+from kakoi.process import ProcessExecutor, ProcessResult
+from kakoi.process.options import GivenSpawnOptions, as_spawn_options
 from kakoi.process.stream import Launch, ProcessStream
 from kakoi.results import ExecutionResult
 
-_OPTIONS = SpawnOptions()
 _NO_SUCH = "Error response from daemon: No such container: {}\n"
 
 
@@ -51,11 +51,12 @@ class ScriptedExecutor(ProcessExecutor):
         return [call for call in self.calls if _begins(call[1:], words)]
 
     async def spawn(
-        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+        self, command: str, args: Sequence[str] = (), options: GivenSpawnOptions = None
     ) -> ProcessResult:
         self.calls.append([command, *args])
-        self.stdins.append(options.stdin)
-        self.timeouts_ms.add(options.timeout)
+        given = as_spawn_options(options)
+        self.stdins.append(given.stdin)
+        self.timeouts_ms.add(given.timeout)
         for words, said in self._scripted.items():
             if _begins(args, words):
                 chosen = said.pop(0) if isinstance(said, list) else said
@@ -275,7 +276,7 @@ class RecordingExecutor(ProcessExecutor):
         self.streamed: list[Launch] = []
 
     async def spawn(
-        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+        self, command: str, args: Sequence[str] = (), options: GivenSpawnOptions = None
     ) -> ProcessResult:
         self.spawned.append([command, *args])
         return await super().spawn(command, args, options)

@@ -139,6 +139,7 @@ def test_importing_kakoi_loads_none_of_the_libraries() -> None:
 def test_every_exported_class_and_function_has_a_docstring_of_its_own(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__
+    assert set(module.__all__) <= set(dir(module))
     exported = {each: getattr(module, each) for each in module.__all__}
     documented = [
         each for each, value in exported.items() if isinstance(value, type | FunctionType)

@@ -46,6 +46,23 @@ async def test_options_can_be_left_out_and_can_all_be_given(
         options.timeout = 1  # type: ignore[misc]
 
 
+@pytest.mark.requirement("B-001")
+async def test_options_can_be_a_mapping_with_their_names(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
+    given = {"cwd": str(tmp_path), "env": {"NAME": "value"}, "stdin": None, "timeout": 60_000}
+    result = await executor.spawn("sh", ["-c", 'cat; echo "$NAME"; pwd'], given)
+    assert result.stdout == f"value\n{tmp_path}\n"
+    with pytest.raises(ExecutionTimeoutError):
+        await executor.spawn("sleep", ["600"], {"timeout": 100})
+    for wrong, complaint in (
+        ({"timout": 100}, r"options has 'timout'; did you mean `timeout`\?"),
+        ({"timeout": "soon"}, "timeout is 'soon'"),
+    ):
+        with pytest.raises(ConfigurationError, match=complaint):
+            await executor.spawn("true", [], wrong)
+
+
 @pytest.mark.requirement("B-002")
 async def test_a_result_has_both_outputs_and_the_exit_code_under_both_names(
     executor: ProcessExecutor,
@@ -206,7 +223,7 @@ async def test_a_command_that_makes_no_sense_is_refused(
         await executor.spawn(command, args)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("options", [None, {"timeout": 5}, 5])
+@pytest.mark.parametrize("options", [5, "cwd=/", [("timeout", 5)]])
 async def test_options_of_another_kind_are_refused(
     executor: ProcessExecutor, options: object
 ) -> None:

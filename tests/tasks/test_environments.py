@@ -14,7 +14,8 @@ from kakoi.audit import Event, read
 from kakoi.backends.adapter import Limits
 from kakoi.channel.api import MIB
 from kakoi.errors import ConfigurationError, ExecutionTimeoutError, SandboxError, SecurityError
-from kakoi.process import ProcessResult, SpawnOptions
+from kakoi.process import ProcessResult
+from kakoi.process.options import GivenSpawnOptions, as_spawn_options
 from kakoi.results import ExecutionResult, Reason
 from kakoi.tasks.checkout import CloneError
 from kakoi.tasks.environments import (
@@ -32,8 +33,6 @@ from tests.tasks.hosting import GitServer, a_task, docker, now, program_of, wait
 # Directories are copied into it, then.
 NO_DISK = Limits(disk_bytes=None)
 pytestmark = pytest.mark.anyio
-
-_OPTIONS = SpawnOptions()
 
 
 class Watched(ExecutionEnvironmentManager):
@@ -404,7 +403,7 @@ class Swept(RecordingExecutor):
         self.removed: dict[str, list[str]] = {}
 
     async def spawn(
-        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+        self, command: str, args: Sequence[str] = (), options: GivenSpawnOptions = None
     ) -> ProcessResult:
         result = await super().spawn(command, args, options)
         if command == "docker" and args[0] in ("create", "rename") and self.manager is not None:
@@ -432,10 +431,10 @@ class Failing(RecordingExecutor):
         self.limits_ms: set[float | None] = set()
 
     async def spawn(
-        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+        self, command: str, args: Sequence[str] = (), options: GivenSpawnOptions = None
     ) -> ProcessResult:
         if command == "docker":
-            self.limits_ms.add(options.timeout)
+            self.limits_ms.add(as_spawn_options(options).timeout)
         if self.words and list(args[: len(self.words)]) == self.words:
             self.spawned.append([command, *args])
             if isinstance(self.said, Exception):

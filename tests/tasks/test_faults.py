@@ -18,7 +18,7 @@ from kakoi.backends.adapter import Limits
 from kakoi.channel.api import MIB
 from kakoi.errors import EnvironmentUnavailableError, KakoiError, LimitError, SandboxError
 from kakoi.process.executor import ProcessExecutor
-from kakoi.process.options import ProcessResult, SpawnOptions
+from kakoi.process.options import GivenSpawnOptions, ProcessResult
 from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
 from kakoi.tasks.task import Task, container_name
@@ -39,7 +39,6 @@ from tests.tasks.own_engine import OwnEngine
 
 pytestmark = pytest.mark.anyio
 
-_OPTIONS = SpawnOptions()
 _LIMITS = Limits()
 # What only looks at something: an engine that is back by then has nothing to tell.
 LOOKING = ("docker container", "docker image", "docker info")
@@ -68,7 +67,7 @@ class Breaking(ProcessExecutor):
         self.after: Fault = nothing
 
     async def spawn(
-        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+        self, command: str, args: Sequence[str] = (), options: GivenSpawnOptions = None
     ) -> ProcessResult:
         self.steps.append(program_of(command, args))
         if len(self.steps) != self.at:

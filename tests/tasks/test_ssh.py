@@ -12,7 +12,7 @@ import pytest
 
 from kakoi.network.git_remotes import ssh_command
 from kakoi.process.executor import ProcessExecutor
-from kakoi.process.options import ProcessResult, SpawnOptions
+from kakoi.process.options import GivenSpawnOptions, ProcessResult, as_spawn_options
 from kakoi.tasks.checkout import CloneError, CloneOptions
 from kakoi.tasks.task import container_name
 from tests.engine import containers
@@ -21,7 +21,6 @@ from tests.tasks.hosting import WAIT_S, a_task, docker, program_of, wait_until
 
 pytestmark = pytest.mark.anyio
 
-_OPTIONS = SpawnOptions()
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 SCRIPT = """
 commit() { git -c user.name=a -c user.email=a@b commit -q --allow-empty -m "$1"; }
@@ -122,9 +121,9 @@ class Watching(ProcessExecutor):
         self.lent: list[str] = []
 
     async def spawn(
-        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _OPTIONS
+        self, command: str, args: Sequence[str] = (), options: GivenSpawnOptions = None
     ) -> ProcessResult:
-        if "SSH_AUTH_SOCK" in (options.env or {}):
+        if "SSH_AUTH_SOCK" in (as_spawn_options(options).env or {}):
             self.lent.append(program_of(command, args))
         return await super().spawn(command, args, options)
 

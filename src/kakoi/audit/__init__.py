@@ -38,3 +38,7 @@ def __getattr__(name: str) -> object:
     from kakoi.audit import verification
 
     return getattr(verification, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

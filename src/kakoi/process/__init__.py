@@ -33,3 +33,6 @@ if not TYPE_CHECKING:
         from importlib import import_module
 
         return getattr(import_module(_HOMES[name]), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

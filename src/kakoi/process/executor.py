@@ -18,9 +18,10 @@ from kakoi._support.redact import redact
 from kakoi.errors import ExecutionError, ExecutionTimeoutError, KakoiError
 from kakoi.process.keeper_client import KeeperProcess, KeeperRecord, Streams, encode_request
 from kakoi.process.options import (
+    GivenSpawnOptions,
     ProcessResult,
     SpawnOptions,
-    check_options,
+    as_spawn_options,
     default_environment,
     encode_argv,
     encode_cwd,
@@ -31,7 +32,6 @@ from kakoi.process.stream import Launch, ProcessStream
 from kakoi.results import Capture, Reason
 
 _LOG = logging.getLogger(__name__)
-_DEFAULTS = SpawnOptions()
 
 
 class ProcessExecutor:
@@ -50,9 +50,14 @@ class ProcessExecutor:
         self._grace_s = grace_s
 
     async def spawn(
-        self, command: str, args: Sequence[str] = (), options: SpawnOptions = _DEFAULTS
+        self,
+        command: str,
+        args: Sequence[str] = (),
+        options: GivenSpawnOptions = None,
     ) -> ProcessResult:
         """Run `command` with `args`, without a shell. It is looked up on PATH of its environment.
+
+        `options`: SpawnOptions, or a mapping such as `{"cwd": "/tmp", "timeout": 5000}`.
 
         Returns as soon as the program itself exits, with all output written until then. When this
         returns or raises, no process that the program started is still running, unless an error
@@ -62,6 +67,7 @@ class ProcessExecutor:
         ExecutionError: it could not be started, or some of its processes may still be running.
         ConfigurationError: an argument is invalid; nothing was started.
         """
+        options = as_spawn_options(options)
         request = self._request(command, args, options)
         streams = Streams(
             None if options.stdin is None else encode_stdin(options.stdin),
@@ -87,7 +93,6 @@ class ProcessExecutor:
         return ProcessStream(launch)
 
     def _request(self, command: str, args: Sequence[str], options: SpawnOptions) -> bytes:
-        check_options(options)
         return encode_request(
             encode_argv(command, args),
             encode_env({**self._base_env, **(options.env or {})}),

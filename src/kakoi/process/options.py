@@ -3,9 +3,10 @@
 import os
 import pwd
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from kakoi._support.late import dataclass
+from kakoi._support.parsing import nearest
 from kakoi._support.redact import is_secret_name, redact
 from kakoi.errors import ConfigurationError
 
@@ -112,10 +113,27 @@ def default_environment() -> dict[str, str]:
     return base | {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
 
 
-def check_options(options: object) -> None:
-    """Refuse anything but `SpawnOptions`: its values would be unchecked."""
-    if not isinstance(options, SpawnOptions):
-        raise _wrong("options", options, "SpawnOptions")
+# What `spawn` takes: the options, or a mapping with their names.
+GivenSpawnOptions = SpawnOptions | Mapping[str, Any] | None
+
+
+def as_spawn_options(options: object) -> SpawnOptions:
+    """Return the options of a call, which can also be a mapping with their names."""
+    if isinstance(options, SpawnOptions):
+        return options
+    if options is None:
+        return SpawnOptions()
+    if not isinstance(options, Mapping):
+        raise _wrong("options", options, "SpawnOptions or a mapping")
+    given = {name: each for name, each in options.items() if each is not None}
+    names = tuple(SpawnOptions.__annotations__)
+    for name in given:
+        if name not in names:
+            raise ConfigurationError(
+                f"options has {str(name)[:80]!r}{nearest(name, names)}",
+                hint=f"known options: {', '.join(names)}",
+            )
+    return SpawnOptions(**given)
 
 
 def encode_argv(command: object, args: object) -> list[bytes]:

@@ -80,3 +80,6 @@ if not TYPE_CHECKING:
 
         home = import_module(_HOMES.get(name, "kakoi.errors"))
         return getattr(home, _THEIR_NAMES.get(name, name))
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

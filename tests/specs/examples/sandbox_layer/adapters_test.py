@@ -1,5 +1,5 @@
 # The interfaces of section 3 and the test cases of section 7.1, in the order of its tables.
-# Changed: TypeScript is Python, so an object literal of options is a SpawnOptions or a dict, and the
+# Changed: TypeScript is Python, so an object literal is a dict or a SpawnOptions, and the
 # names of the tests are the Japanese ones of the tables as comments. `docker run` and `docker pull`
 # need an image that is not on every machine; tests/backends has those rows.
 import logging
@@ -36,7 +36,7 @@ async def test_command_success():  # 正常系: コマンド実行成功
 
 
 async def test_environment_variables():  # 正常系: 環境変数の設定
-    result = await ProcessExecutor().spawn("sh", ["-c", "echo $A"], SpawnOptions(env={"A": "b"}))
+    result = await ProcessExecutor().spawn("sh", ["-c", "echo $A"], {"env": {"A": "b"}})
     assert result.stdout == "b\n"
 
 
@@ -47,7 +47,7 @@ async def test_working_directory():  # 正常系: 作業ディレクトリの設
 
 async def test_timeout():  # 異常系: タイムアウト
     with pytest.raises(ExecutionTimeoutError):
-        await ProcessExecutor().spawn("sleep", ["600"], SpawnOptions(timeout=200))
+        await ProcessExecutor().spawn("sleep", ["600"], {"timeout": 200})
 
 
 async def test_unknown_command():  # 異常系: 存在しないコマンド
