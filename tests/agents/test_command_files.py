@@ -148,6 +148,8 @@ def test_the_policy_and_the_rules_of_the_project_hold_for_a_command_file(tmp_pat
         ("---\nname: x\nallowed_tools: [gti]\n---\nDo it.\n", "did you mean `@builtin.git`"),
         ("---\nallowed_tools: [git]\n---\nDo it.\n", "name"),
         ("---\nname: x\nallowed_tools: [git]\n---\n", "describes no task"),
+        ("---\nname: x\nallowed_tools: [git]\nDo it.\n", "the front matter has no end"),
+        ("---\nname: x\nallowed_tools: [git\n---\nDo it.\n", "wrong.md:3 is not valid YAML"),
     ],
 )
 def test_a_wrong_command_file_starts_nothing(tmp_path: Path, text: str, complaint: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kakoi.audit import read
 from tests.cli.calling import Home
+from tests.cli.conftest import has_bubblewrap, need
 
 # Takes the place of Python, which would be sent a program that calls pip.
 PYTHON = """#!/bin/sh
@@ -96,6 +97,16 @@ def test_a_failure_has_its_reason(kakoi: Home) -> None:
     assert status == 2
     assert json.loads(output)["error"] == "no such thing"
     assert logged(kakoi) == [json.loads(output)]
+
+
+def test_a_failure_where_there_is_no_network_says_how_to_give_it_one(home: Home) -> None:
+    need("bubblewrap", is_there=has_bubblewrap())
+    home.write(home.project / ".venv", "in the way of the virtual environment")
+    for network, is_told in (("none", True), ("open", False)):
+        words = ("install", "--sandbox", "bubblewrap", "--network", network, "pip", "requests")
+        status, _, err = home(*words, INSTALL_LOG_DIR=str(home.root / "logs"))
+        assert (status, "`requests` was not installed" in err) == (2, True)
+        assert ("hint: the sandbox has no network: --network open" in err) is is_told
 
 
 @pytest.mark.requirement("E-016", "E-017", "X-37")

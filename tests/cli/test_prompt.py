@@ -187,7 +187,7 @@ def test_kakoi_prompt_prints_no_section_if_the_executor_is_off(home: Home, text:
     assert (status, out) == (0, "")
     assert "`tasks.enabled` is false" in err
     assert "hint: set `tasks: {enabled: true}` in your settings (`kakoi config path`)" in err
-    assert "COMMAND_EXECUTOR_ENABLED=true" in err
+    assert "COMMAND_EXECUTOR_ENABLED=true; `kakoi config show --origin` shows" in err
     assert json.loads(home("prompt", "--json")[1])["prompt"] == ""
     assert home("prompt", COMMAND_EXECUTOR_ENABLED="true")[1].startswith("## Command Execution")
 

@@ -178,6 +178,14 @@ def test_a_server_without_a_credential_of_the_user_is_not_reached(
     (told,) = user.call(("shell", "git ls-remote origin"))
     assert "CommandFailedError" in told
     assert server.asked == []
+    words = (sys.executable, "-m", "kakoi", "run", "--yes", "git ls-remote origin")
+    typed = subprocess.run(
+        words, cwd=user.project, env=user.environ, capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert typed.returncode == 128
+    assert "git has no credential for 127.0.0.1:" in typed.stderr
+    assert "so this command has no network" in typed.stderr
+    assert server.asked == []
 
 
 def test_a_network_that_somebody_chose_stays_as_it_is(user: User, server: GitServer) -> None:

@@ -472,8 +472,23 @@ def test_a_project_can_lower_a_limit_and_not_raise_it(sources: Sources, path: st
     assert sources.load(project=nested(path, 1)) == {path: 1}
     with pytest.raises(ConfigurationError, match=f"a project can only lower `{path}`"):
         sources.load(project=nested(path, int(default) + 1))
-    with pytest.raises(ConfigurationError, match="a project can only lower"):
+    with pytest.raises(ConfigurationError, match=f"`{path}`, which is 2$"):
         sources.load(nested(path, 2), nested(path, 3))
+
+
+def test_a_size_that_a_project_can_only_lower_is_shown_as_people_write_it(sources: Sources) -> None:
+    with pytest.raises(ConfigurationError, match=r"`resources\.memory_limit`, which is 4g$"):
+        sources.load(project="resources: {memory_limit: 5g}")
+    path = "policy.allowed_directories"
+    with pytest.raises(ConfigurationError, match=rf":1: {path} is 'work'; it must be a folder"):
+        sources.load("policy: {allowed_directories: [work]}")
+
+
+def test_a_rule_with_an_unknown_key_names_those_it_can_have() -> None:
+    settings = PolicySettings(rules=({"id": "x", "decision": "deny"},))
+    with pytest.raises(ConfigurationError, match="unknown key 'decision'") as caught:
+        policy_from(settings, roots=["/"], origin="settings")
+    assert "known keys: id, verdict, reason, hint, commands" in caught.value.hint
 
 
 @pytest.mark.parametrize("path", [path for path in ADDED if path != "policy.rules"])

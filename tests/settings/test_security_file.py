@@ -94,6 +94,39 @@ def test_the_features_of_a_config_file_turn_the_shell_off(home: Path) -> None:
         load_security(environ(home))
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("[features]\nshel = false\n", "features.shel"),
+        ("[features]\nShell = false\n", "features.Shell"),
+        ("[feature]\nshell = false\n", "feature.shell"),
+    ],
+)
+def test_a_feature_that_is_nearly_the_shell_is_reported(home: Path, text: str, meant: str) -> None:
+    file = write(home / ".kagura" / "config.toml", text)
+    out, err = use_in_a_program(home)
+    assert out == "ran\nran\n"
+    assert err == f"{file}: `{meant}` is not read; did you mean `features.shell`?\n"
+
+
+def test_features_of_another_program_are_no_reason_to_warn(home: Path) -> None:
+    text = "[features]\nsearch = true\nskills = true\nshell = true\n[tools]\nshell = false\n"
+    write(home / ".kagura" / "config.toml", text)
+    assert use_in_a_program(home) == ("ran\nran\n", "")
+
+
+@pytest.mark.requirement("D-039")
+@pytest.mark.parametrize("folder", [".", "projects", "./projects", "../x"])
+def test_a_relative_folder_would_mean_another_one_everywhere_and_is_refused(
+    home: Path, folder: str
+) -> None:
+    write(home / READ[2], f'[shell]\nallowed_directories = ["{folder}"]\n')
+    out, _ = use_in_a_program(home)
+    assert out.count("shell.allowed_directories is ") == 2
+    assert out.count("it must be a folder whose path begins with `/` or `~`") == 2
+    assert "ran" not in out
+
+
 def test_the_first_place_wins_and_the_others_are_named(home: Path) -> None:
     found = [write(home / place) for place in READ]
     files = find_security(environ(home), home / "work")

@@ -13,11 +13,13 @@ from kakoi._support.late import dataclass, pattern
 from kakoi._support.parsing import (
     Section,
     as_flag,
+    as_folders,
     as_seconds,
     as_size,
     as_text,
     as_texts,
     nearest,
+    size_text,
     wrong,
 )
 from kakoi.errors import ConfigurationError
@@ -48,8 +50,11 @@ class ValueKind:
     none: str | None = None
 
     def written(self, value: Any) -> Any:
-        """Return the value as a file has it."""
-        return self.none if value is None else value
+        """Return the value as a file has it; a size with its unit."""
+        if value is None:
+            return self.none
+        is_size = SIZE.schema in (self.schema, *self.schema.get("anyOf", ()))
+        return size_text(value) if is_size and isinstance(value, int) else value
 
 
 def _path(value: object, where: str) -> str:
@@ -128,6 +133,10 @@ def _listed(value: str, where: str) -> tuple[str, ...]:
     return as_texts([each.strip() for each in value.split(",") if each.strip()], where)
 
 
+def _listed_folders(value: str, where: str) -> tuple[str, ...]:
+    return as_folders(list(_listed(value, where)), where)
+
+
 def _no_text(value: str, where: str) -> Any:
     raise ConfigurationError(f"{where} cannot be set in the environment")
 
@@ -179,6 +188,11 @@ SIZE: Final = ValueKind(
 )
 _TEXTS_SCHEMA: Final = {"type": "array", "items": {"type": "string"}}
 TEXTS: Final = ValueKind(as_texts, _listed, _TEXTS_SCHEMA)
+FOLDERS: Final = ValueKind(
+    as_folders,
+    _listed_folders,
+    {"type": "array", "items": {"type": "string", "pattern": "^[/~]"}},
+)
 AMOUNT: Final = ValueKind(_amount, _numeric(_amount), {"type": "number", "minimum": 0})
 _ARRAY: Final = {"type": "array", "items": {"type": "object"}}
 SERVERS: Final = ValueKind(_objects("a list of servers"), _no_text, _ARRAY)

@@ -96,11 +96,28 @@ def as_texts(value: object, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def as_folders(value: object, where: str) -> tuple[str, ...]:
+    """Check that `value` is a list of folders that mean the same from everywhere."""
+    folders = as_texts(value, where)
+    for folder in folders:
+        if not folder.startswith(("/", "~")):
+            raise wrong(
+                where,
+                folder,
+                "a folder whose path begins with `/` or `~`",
+                hint="a relative path would be another folder from each directory",
+            )
+    return folders
+
+
 def as_seconds(value: object, where: str) -> float:
     """Check that `value` is a time in seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LONGEST_S:
         raise wrong(where, value, "a number of seconds above zero")
     return value
+
+
+_UNITS = (("t", 1024**4), ("g", 1024**3), ("m", 1024**2), ("k", 1024))
 
 
 def as_size(value: object, where: str) -> int:
@@ -126,6 +143,12 @@ def as_size(value: object, where: str) -> int:
     )
 
 
+def size_text(size: int) -> str:
+    """Return a size as a person writes it: `4g`, `512m`, or a number of bytes."""
+    unit, factor = next(((u, s) for u, s in _UNITS if size % s == 0), ("", 1))
+    return f"{size // factor}{unit}"
+
+
 def wrong(origin: str, value: object, wanted: str, *, hint: str = "") -> ConfigurationError:
     """Return an error that says what the value at `origin` must be."""
     return ConfigurationError(f"{origin} is {short_repr(value)}; it must be {wanted}", hint=hint)
@@ -136,11 +159,16 @@ def snake_case(key: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", key).lower().replace("-", "_")
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Return `; did you mean …?` if a known name is close to `name`, else an empty text."""
+def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return `; did you mean …?` if a known name is close to `name`, else an empty text.
+
+    `cutoff`: how close it must be; 1 means the same name.
+    """
     import difflib  # For errors only.
 
-    close = isinstance(name, str) and difflib.get_close_matches(name[:MAX_REPR], known, n=1)
+    close = isinstance(name, str) and difflib.get_close_matches(
+        name[:MAX_REPR], list(known), n=1, cutoff=cutoff
+    )
     return f"; did you mean `{close[0]}`?" if close else ""
 
 
@@ -214,14 +242,23 @@ def _check_readable(fd: int, path: Path) -> None:
     os.set_blocking(fd, True)
 
 
+def begins_with_front_matter(text: str) -> bool:
+    """Whether the first line of a text opens front matter."""
+    return text.partition("\n")[0].strip() == _FENCE
+
+
 def front_matter(text: str, *, origin: str) -> tuple[Mapping[str, Any], str]:
     """Return the values between the two `---` lines that begin a Markdown text, and the rest."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    if lines[0].strip() != _FENCE or _FENCE not in (line.strip() for line in lines[1:]):
+    if not begins_with_front_matter(text):
         raise ConfigurationError(
             f"{origin} has no front matter", hint=f"begin with {_FENCE}, `name: …`, {_FENCE}"
         )
-    end = next(at for at, line in enumerate(lines) if at and line.strip() == _FENCE)
+    lines = text.replace("\r\n", "\n").split("\n")
+    end = next((at for at, line in enumerate(lines) if at and line.strip() == _FENCE), None)
+    if end is None:
+        raise ConfigurationError(
+            f"{origin}: the front matter has no end", hint=f"end it with a line `{_FENCE}`"
+        )
     items = yaml_items("\n".join(["", *lines[1:end]]), Path(origin))
     values = {".".join(item.keys): item.value for item in items}
     return values, "\n".join(lines[end + 1 :]).strip()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _PLACEHOLDER: Final = pattern(r"\{\{\s*(\w+)\s*\}\}")
+# Filters, expressions and blocks of template engines.
+_OTHER_TEMPLATE: Final = pattern(r"\{\{[^}]{0,80}\}?\}?|\{%[^%]{0,80}(%\})?")
 # What a model can return besides text, and how that is called in JSON.
 _JSON_TYPES: Final[Mapping[object, str]] = {
     bool: "true or false",
@@ -105,6 +107,11 @@ def _decorated(
         what = "a built-in without a body" if builtin else "without a body and without a docstring"
         raise ConfigurationError(
             f"{name} is {what}", hint="write a body, or describe the task in a docstring"
+        )
+    if (other := _OTHER_TEMPLATE.search(_PLACEHOLDER.sub("", template))) is not None:
+        raise ConfigurationError(
+            f"the docstring of {name} has {short_repr(other[0])}, which is not filled in",
+            hint="only {{ name }} is, with a parameter's name; pass other text as an argument",
         )
     result = inspect.signature(function, eval_str=True).return_annotation
     read = _reader(name, result)

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kakoi._support.late import dataclass, pattern
-from kakoi._support.parsing import Section, front_matter, read_text, wrong
+from kakoi._support.parsing import (
+    Section,
+    begins_with_front_matter,
+    front_matter,
+    read_text,
+    wrong,
+)
 from kakoi._support.text import short_repr
 from kakoi.builtin.registry import GROUPS, PREFIX, Tool, find
 from kakoi.errors import ConfigurationError, SecurityError
@@ -62,11 +68,17 @@ def load_command_file(path: str | os.PathLike[str]) -> CommandFile:
 
 
 def is_command_file(path: str | os.PathLike[str]) -> bool:
-    """Whether the front matter of a file names tools or a command, and not a task's repository."""
+    """Whether the front matter of a file names tools or a command, and not a task's repository.
+
+    Broken front matter is an error: nobody knows what was meant.
+    """
     try:
-        front, _ = front_matter(read_text(Path(path)) or "", origin=str(path))
+        text = read_text(Path(path)) or ""
     except ConfigurationError:
         return False
+    if not begins_with_front_matter(text):
+        return False
+    front, _ = front_matter(text, origin=str(path))
     return "repository" not in front and not {"name", "allowed_tools"}.isdisjoint(front)
 
 

@@ -100,11 +100,17 @@ class GitAccess:
         environ: Mapping[str, str],
     ) -> None:
         self._repositories = tuple(each for each in repositories if _is_reachable(each))
+        self._others = tuple(each for each in repositories if not _is_reachable(each))
         self._services = services
         self._environ = environ
 
     def __bool__(self) -> bool:
         return bool(self._repositories)
+
+    @property
+    def without_credential(self) -> tuple[str, ...]:
+        """The servers of the repositories that are not reached."""
+        return tuple(dict.fromkeys(each.remote.host for each in self._others))
 
     @property
     def domains(self) -> Domains:

@@ -16,8 +16,9 @@ from kakoi.policy.shipped_data import load_data
 
 DEFAULT_PROFILE: Final = "coding-agent"
 PROFILES: Final = ("coding-agent", "bash-executor", "shell", "open")
-_RULE_KEYS: Final = frozenset(
-    "id verdict reason hint commands effects flags operands match not_match confined spares".split()
+_RULE_KEYS: Final = (
+    *("id", "verdict", "reason", "hint", "commands", "effects", "flags", "operands"),
+    *("match", "not_match", "confined", "spares"),
 )
 # Effects that only a user's rule can match: code on a command line, and code in a file.
 _EFFECTS_WITHOUT_RULES: Final = frozenset({"code-text", "runs-code-file"})
@@ -121,7 +122,10 @@ def rule_from(data: Mapping[str, Any], origin: str) -> Rule:
     where = f"{origin}: rule {name!r}"
     for key in data:
         if key not in _RULE_KEYS:
-            raise ConfigurationError(f"{where}: unknown key {key!r}{nearest(key, _RULE_KEYS)}")
+            raise ConfigurationError(
+                f"{where}: unknown key {key!r}{nearest(key, _RULE_KEYS)}",
+                hint=f"known keys: {', '.join(_RULE_KEYS)}",
+            )
     for key in ("id", "verdict", "reason"):
         if not data.get(key):
             raise ConfigurationError(f"{where}: {key!r} is missing")

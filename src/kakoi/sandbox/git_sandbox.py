@@ -6,11 +6,13 @@ lent to our proxy, or to the one ssh process outside; it never enters the sandbo
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from kakoi._support.text import shown
 from kakoi.backends.adapter import SandboxAdapter
 from kakoi.backends.settings import SandboxConfig
 from kakoi.backends.workspace import is_within
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from kakoi.network.git_remotes import GitCredential
     from kakoi.network.proxy import Recorder
 
+_LOG = logging.getLogger(__name__)
 _BACKENDS: Final = ("auto", "bubblewrap", "docker", "podman")
 _PATIENCE_MS: Final = 20_000
 _MOST_ADDRESSES: Final = 16
@@ -82,6 +85,12 @@ class GitSandboxes:
                 "which does not see changes that are not applied yet",
                 hint="apply the changes, and run it without `copy_on_write`; or give the sandbox a "
                 "network, and the remote a credential that commands can use",
+            )
+        if not access and (servers := access.without_credential):
+            _LOG.warning(
+                "git has no credential for %s, so this command has no network: store one (`git "
+                "credential`, GITHUB_PERSONAL_ACCESS_TOKEN, …), or give the sandbox a network",
+                shown(", ".join(servers)),
             )
         return self._opened(access) if access else None
 

@@ -248,8 +248,9 @@ def _apply_project(
             value = (*before, *value)
             origin = f"{origins[name]} and {origin}" if name in origins else origin
         elif setting.project == "lower" and _is_higher(value, before):
+            limit = setting.kind.written(before)
             raise ConfigurationError(
-                f"{origin}: a project can only lower `{name}`, which is {before}",
+                f"{origin}: a project can only lower `{name}`, which is {limit}",
                 hint="raise it in your own settings: `kakoi config path` prints the file",
             )
         elif setting.project == "narrow":

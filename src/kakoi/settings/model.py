@@ -13,6 +13,7 @@ from typing import Any
 from kakoi._support.fields import (
     COUNT,
     FLAG,
+    FOLDERS,
     FROM_ZERO,
     PATH,
     RULES,
@@ -108,7 +109,7 @@ class PolicySettings:
     )
     allowed_directories: tuple[str, ...] | None = described(
         None,
-        or_none(TEXTS),
+        or_none(FOLDERS),
         "The directories that a workspace must be in; `none` means anywhere.",
         also="shell.allowed_directories",
     )

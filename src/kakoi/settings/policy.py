@@ -43,7 +43,7 @@ def policy_from(settings: PolicySettings, *, roots: Sequence[str], origin: str) 
         enabled=settings.enabled,
         require_confirmation=settings.require_confirmation,
         directories=settings.allowed_directories,
-        where="`kakoi config show --origin` shows where it is set",
+        where=f"`kakoi config show --profile {settings.profile} --origin` shows where it is set",
     )
     return with_blocked(policy, settings.blocked, origin=origin)
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from kakoi._support.late import dataclass, pattern
-from kakoi._support.parsing import Section, as_flag, parse_toml, read_text
+from kakoi._support.parsing import (
+    Section,
+    as_flag,
+    as_folders,
+    nearest,
+    parse_toml,
+    read_text,
+)
 from kakoi._support.text import shown
 from kakoi._support.user_folders import config_folder, environment, home_folder
 from kakoi.backends.settings import SandboxConfig
@@ -21,6 +28,8 @@ _log = logging.getLogger(__name__)
 _NAME: Final = "security.toml"
 # A program's own settings, of which only `[features] shell` is read.
 _FEATURES_NAME: Final = "config.toml"
+# `features.shel`, `feature.shell`; not `features.search`.
+_CLOSE: Final = 0.9
 _MISSPELLED: Final = pattern(r"\.?security\.(toml|tml|yaml|yml|json)(\.txt)?", re.IGNORECASE)
 # `[shell]`, `[features]` and `shell.enabled = …` in TOML, `shell:` in YAML.
 _OUR_SECTION: Final = pattern(r"^\s*(\[\s*)?(shell|features)\s*[].:=]", re.MULTILINE)
@@ -124,7 +133,18 @@ def find_feature_off(environ: Mapping[str, str] | None = None) -> Path | None:
         shell = features.get("shell") if isinstance(features, Mapping) else None
         if shell is not None and not as_flag(shell, f"{path}: features.shell"):
             return path
+        for section, values in content.items():
+            _warn_if_misspelled(section, values, path)
     return None
+
+
+def _warn_if_misspelled(section: str, values: object, path: Path) -> None:
+    """Warn about a key that was probably meant to be `[features] shell`: the rest of the file
+    belongs to another program, so it is no error."""
+    for key in values if isinstance(values, Mapping) else ():
+        said, meant = f"{section}.{key}", "features.shell"
+        if said != meant and (guess := nearest(said, [meant], cutoff=_CLOSE)):
+            _warn_once(f"{path}: `{said}` is not read{guess}")
 
 
 def read_security(path: Path) -> ShellSecurity:
@@ -211,7 +231,8 @@ def parse_security(data: object, *, origin: str) -> ShellSecurity:
         "enabled require_confirmation timeout allowed_commands blocked_commands "
         "allowed_directories sandbox",
     )
-    directories = shell.texts("allowed_directories")
+    directories = shell.raw("allowed_directories")
+    where = shell.at("allowed_directories")
     # On by default: a program that imports `kakoi.shell` wants it. The file can turn it off.
     enabled = features.flag("shell", True) and shell.flag("enabled", True)
     return ShellSecurity(
@@ -220,7 +241,9 @@ def parse_security(data: object, *, origin: str) -> ShellSecurity:
         timeout_s=shell.seconds("timeout", 0) or None,
         allowed_commands=shell.texts("allowed_commands"),
         blocked_commands=shell.texts("blocked_commands") or (),
-        allowed_directories=None if directories is None else tuple(map(_resolved, directories)),
+        allowed_directories=None
+        if directories is None
+        else tuple(map(_resolved, as_folders(directories, where))),
         sandbox=_sandbox(shell),
         origin=origin,
         off_by="" if enabled else origin,

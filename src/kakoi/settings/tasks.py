@@ -37,7 +37,7 @@ DESIGNED_SERVER_IS_OURS: Final = (
 EXECUTOR_IS_OFF: Final = "tasks cannot run commands, because `tasks.enabled` is false"
 HOW_TO_ENABLE: Final = (
     "set `tasks: {enabled: true}` in your settings (`kakoi config path`), or "
-    "COMMAND_EXECUTOR_ENABLED=true"
+    "COMMAND_EXECUTOR_ENABLED=true; `kakoi config show --origin` shows what sets it now"
 )
 
 

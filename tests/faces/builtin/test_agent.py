@@ -201,6 +201,14 @@ def test_a_function_that_cannot_be_an_agent_is_refused_where_it_is_written() -> 
         """Find it."""
         ...
 
+    async def filtered(name: str) -> str:
+        """Greet {{ name | upper }}."""
+        ...
+
+    async def looped(name: str) -> str:
+        """{% for each in name %}Greet.{% endfor %}"""
+        ...
+
     def plain() -> str:
         """Do it."""
         return ""
@@ -209,6 +217,8 @@ def test_a_function_that_cannot_be_an_agent_is_refused_where_it_is_written() -> 
         unknown: r"has \{\{ nmae \}\}, which is not a parameter",
         silent: "without a body and without a docstring",
         odd: "returns .*Path.*, which a model cannot give",
+        filtered: r"has '\{\{ name \| upper \}\}', which is not filled in",
+        looped: r"has '\{% for each in name %\}', which is not filled in",
         plain: "decorates coroutine functions",
     }.items():
         with pytest.raises(ConfigurationError, match=complaint):

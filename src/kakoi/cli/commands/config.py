@@ -24,7 +24,6 @@ _WORKSPACE: Final = click.option(
     "--workspace", metavar="DIR", default=".", help="The project's directory (default: this one)."
 )
 _EXIT_CODES: Final = "0 success; 2 usage error, or invalid settings or files."
-_UNITS: Final = (("t", 1024**4), ("g", 1024**3), ("m", 1024**2), ("k", 1024))
 _FOR_USER: Final = """\
 # Settings of kakoi. A line such as `#timeout_seconds: 1800` shows a default; remove the `#` to
 # change it. `kakoi config show --origin` shows the effective values, and where they come from.
@@ -167,11 +166,10 @@ def _redacted(loaded: LoadedSettings, path: str) -> Any:
 
 def _format(path: str, value: Any) -> str:
     """A value as it would be written in a file: JSON is valid YAML."""
-    kind = settings_table()[path].kind
-    value = kind.written(value)
-    if isinstance(value, int) and '"string"' in json.dumps(kind.schema):
-        unit, size = next(((u, s) for u, s in _UNITS if value % s == 0), ("", 1))
-        return f"{value // size}{unit}"
+    written = settings_table()[path].kind.written(value)
+    if isinstance(value, int) and isinstance(written, str):  # A size.
+        return written
+    value = written
     if isinstance(value, float):
         return f"{value:g}" if value == float(f"{value:g}") else repr(value)
     if isinstance(value, str) and value.replace("-", "").isalpha():

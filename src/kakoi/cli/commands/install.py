@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -46,6 +47,11 @@ _HELP_END = help_end(
     "kakoi install --container my-agent apt ffmpeg",
     exit_codes="0 installed; 1 not on the list; 2 failed; 3 no list; 4 unknown type. With several "
     "packages, the largest of these.",
+)
+
+
+_NETWORK_HINT: Final = (
+    "the sandbox has no network: --network open, or --allow-domain for each server, gives it one"
 )
 
 
@@ -109,6 +115,9 @@ async def _install_all(
     as_json: bool,
 ) -> int:
     settings = target.settings.packages
+    config = target.config
+    network = config.network or config.docker.network or "none"
+    is_offline = network == "none" and config.type != "host"
     folder = list_folder(settings)
     lists = read_lists(folder)
     _report_invalid_lines(lists, folder)
@@ -120,7 +129,7 @@ async def _install_all(
         )
         for request in requests:
             done = await installer.install(request)
-            _report(done, folder, as_json=as_json)
+            _report(done, folder, is_offline=is_offline, as_json=as_json)
             worst = max(worst, done.exit_code)
     return worst
 
@@ -145,7 +154,7 @@ async def _open_target(
         yield SandboxTarget(box.gate, target.directory, env=env)
 
 
-def _report(done: InstallReport, folder: Path, *, as_json: bool) -> None:
+def _report(done: InstallReport, folder: Path, *, is_offline: bool, as_json: bool) -> None:
     result = done.result
     if as_json:
         click.echo(as_line(result, also=done.also))
@@ -159,7 +168,10 @@ def _report(done: InstallReport, folder: Path, *, as_json: bool) -> None:
             hint=f"the list is {folder / result.type}.txt",
         )
     else:
-        print_message(f"{result.type}: `{result.package}` was not installed: {result.error}")
+        print_message(
+            f"{result.type}: `{result.package}` was not installed: {result.error}",
+            hint=_NETWORK_HINT if is_offline else "",
+        )
 
 
 def _report_invalid_lines(lists: AllowlistConfig, folder: Path) -> None:
