@@ -19,7 +19,7 @@ from kakoi.backends.docker.checks import (
     sees_view,
 )
 from kakoi.backends.docker.container import Container, ContainerLauncher, RunningProgram, mountable
-from kakoi.backends.docker.engine import Engine
+from kakoi.backends.docker.engine import CALL_LIMIT, Engine, call_limit_s
 from kakoi.backends.docker.errors import explain
 from kakoi.backends.landlock import Restrictions, unavailable_error
 from kakoi.backends.seccomp import system_call_filters
@@ -33,7 +33,6 @@ from kakoi.process.stream import Launch, ProcessStream
 if TYPE_CHECKING:
     from kakoi.channel.posix.resident_shell import Launcher
 
-_HOLD_S = 60.0
 _WRITE_S = 20.0
 _WRITE_GIT_SETTINGS = '[ -e ~/.gitconfig ] || printf %s "$KAKOI_GIT_SETTINGS" >~/.gitconfig'
 
@@ -75,9 +74,10 @@ class EngineStreams:
 
     async def hold(self, launch: Launch) -> ProcessStream:
         """Start a program; see `ContainerStreams.hold`."""
+        limit_s = call_limit_s(launch.env)
         stream = ProcessStream(launch)
         try:
-            async with asyncio.timeout(_HOLD_S):
+            async with asyncio.timeout(limit_s):
                 loop = asyncio.get_running_loop()
                 with contextlib.suppress(ConnectionError):  # It has exited; its stderr says why.
                     await loop.sock_sendall(stream.socket, b"\n")
@@ -89,8 +89,9 @@ class EngineStreams:
             if not isinstance(error, TimeoutError):
                 raise
             raise SandboxError(
-                f"{launch.argv[0]} did not start a container within {_HOLD_S:g} s",
-                hint=f"does `{launch.argv[0]} info` answer? If not, restart the engine",
+                f"{launch.argv[0]} did not start a container within {limit_s:g} s",
+                hint=f"does `{launch.argv[0]} info` answer? If not, restart the engine; "
+                f"{CALL_LIMIT}=SECONDS waits longer",
             ) from error
         await finish(stream.end(grace_s=0))
         raise SandboxError(

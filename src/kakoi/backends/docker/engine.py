@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from kakoi._support.asyncio import finish
+from kakoi._support.fields import SECONDS
 from kakoi._support.late import dataclass, pattern
 from kakoi.backends.docker.arguments import Program
 from kakoi.backends.docker.engine_socket import (
@@ -39,6 +40,8 @@ from kakoi.process import ProcessExecutor, ProcessResult, SpawnOptions
 from kakoi.process.options import default_environment
 from kakoi.process.stream import Launch, ProcessStream
 
+# The variable that other clients of Docker read for this, with the same default.
+CALL_LIMIT: Final = "DOCKER_CLIENT_TIMEOUT"
 _CALL_S = 60.0
 _PULL_S = 1800.0
 _TRIES = 3
@@ -101,6 +104,12 @@ class ContainerState:
         return f"exited with status {self.exit_code}{memory}"
 
 
+def call_limit_s(env: Mapping[str, str]) -> float:
+    """Return how long a call of the engine can take, in seconds: a minute, or what `env` says."""
+    said = env.get(CALL_LIMIT)
+    return float(SECONDS.read_text(said, CALL_LIMIT)) if said else _CALL_S
+
+
 class Engine:
     """`docker` or `podman`. Every failure raises SandboxError with a hint.
 
@@ -121,6 +130,7 @@ class Engine:
         self._owner = owner
         self._executor = executor
         self._env = dict(env or {})
+        self._call_s = call_limit_s(self._env)
         self._socket: str | None = None
         if by_socket and program == "docker":
             self._socket = find_engine_socket({**default_environment(), **self._env})
@@ -133,13 +143,15 @@ class Engine:
         *,
         doing: str,
         stdin: bytes | None = None,
-        timeout_s: float = _CALL_S,
+        timeout_s: float | None = None,
         or_request: EngineRequest | None = None,
     ) -> ProcessResult:
         """Run `docker args` and return the result, whatever its exit code.
 
+        `timeout_s`: None means the limit of `call_limit_s`.
         `or_request`: the same request for the engine's socket.
         """
+        timeout_s = self._call_s if timeout_s is None else timeout_s
         if or_request is not None and self._socket is not None:
             result = await self._ask(self._socket, or_request, doing, timeout_s)
             if result is not None:
@@ -175,7 +187,8 @@ class Engine:
         return SandboxError(
             f"{self.program} did not finish {doing} after {timeout_s:g} s",
             details={"program": self.program, "doing": doing},
-            hint=f"does `{self.program} info` answer? If not, restart the engine",
+            hint=f"does `{self.program} info` answer? If not, restart the engine; "
+            f"{CALL_LIMIT}=SECONDS waits longer",
         )
 
     async def must(
@@ -368,10 +381,10 @@ class Engine:
         env = {**default_environment(), **self._env}
         stream = ProcessStream(Launch(argv=[self.program, *args], env=env))
         try:
-            async with asyncio.timeout(_CALL_S):
+            async with asyncio.timeout(self._call_s):
                 status = await stream.wait()
         except TimeoutError:
-            raise self._too_slow(doing, _CALL_S) from None
+            raise self._too_slow(doing, self._call_s) from None
         finally:
             await stream.end(grace_s=0)
         if status != 0:
