@@ -277,9 +277,9 @@ def turns_from_events(events: Iterable[AgentEvent]) -> tuple[Turn, ...]:
     """Return the turns after the prompt, to resume a loop from there (`AgentLoop.run`)."""
     turns: list[Turn] = []
     for step in _steps(events):
-        said = next((each for each in step if isinstance(each, ModelReplied)), None)
-        if said is not None:
-            turns += _step_turns(said, step)
+        reply = next((each for each in step if isinstance(each, ModelReplied)), None)
+        if reply is not None:
+            turns += _step_turns(reply, step)
         turns += [UserMessage(text=each.text) for each in step if isinstance(each, ModelReminded)]
     return tuple(turns)
 
@@ -295,14 +295,14 @@ def _steps(events: Iterable[AgentEvent]) -> Iterator[list[AgentEvent]]:
     yield from steps.values()
 
 
-def _step_turns(said: ModelReplied, step: Sequence[AgentEvent]) -> list[Turn]:
+def _step_turns(reply: ModelReplied, step: Sequence[AgentEvent]) -> list[Turn]:
     requests = tuple(
         ToolRequest(id=each.id, tool=each.tool, arguments=each.arguments, fault=each.fault)
         for each in step
         if isinstance(each, ToolCalled)
     )
     answers = {each.id: each for each in step if isinstance(each, ToolAnswered)}
-    turns: list[Turn] = [ModelAnswer(text=said.text, requests=requests)]
+    turns: list[Turn] = [ModelAnswer(text=reply.text, requests=requests)]
     if requests:
         turns.append(
             ToolReplies(replies=tuple(_reply(each, answers.get(each.id)) for each in requests))

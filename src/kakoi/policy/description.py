@@ -49,8 +49,8 @@ def policy_as_text(policy: Policy) -> str:
     for category, heading in HEADINGS.items():
         _add_group(lines, heading, [e for e in policy.entries.values() if e.category == category])
     titles = {
-        Verdict.ALLOW: "allowed beside them",
-        Verdict.ASK: "asked first",
+        Verdict.ALLOW: "also allowed",
+        Verdict.ASK: "allowed after approval",
         Verdict.DENY: "allowed only where a sandbox confines them",
     }
     for verdict, title in titles.items():

@@ -163,8 +163,8 @@ class GitSandboxes:
         asked = [f"protocol={remote.scheme}", f"host={remote.host}", f"path={repository.path[1:]}"]
         if repository.credential is not None:
             asked.append(f"username={repository.credential.username}")
-        said = await self._git("credential", "fill", stdin="\n".join([*asked, "", ""]))
-        found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+        answer = await self._git("credential", "fill", stdin="\n".join([*asked, "", ""]))
+        found = dict(line.split("=", 1) for line in answer.splitlines() if "=" in line)
         if not found.get("password"):
             return None
         return GitCredential(found.get("username", ""), found["password"])

@@ -42,13 +42,13 @@ class Question:
     """What a user is asked.
 
     `text`: the whole question. `offer`: what the answer HERE would be about; empty: there is no
-    such answer. `said`: what the agent says about it.
+    such answer. `description`: what the agent says about it.
     """
 
     text: str
     decision: Decision
     offer: str = ""
-    said: str = ""
+    description: str = ""
 
 
 def _ask_now(_question: Question) -> None:
@@ -136,14 +136,14 @@ class CallApproval:
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest() if given else ""
 
     def _question(self, decision: Decision, cwd: str) -> Question:
-        said = str(self._arguments.get("description") or "")
+        description = str(self._arguments.get("description") or "")
         lines = [format_decision(without_hints(decision)), "", f"in {shown(cwd)}:"]
         # All of it: nobody should approve what they cannot see.
         lines += [f"  | {shown(line)}" for line in decision.command.strip().splitlines()]
-        if said:
-            lines.append(f"the agent says: {shown(said)}")
+        if description:
+            lines.append(f"the agent says: {shown(description)}")
         lines += [f"what it would change: {shown(each)}" for each in changes_of(decision)]
         text = "\n".join([*lines, "", "Accept to run it; decline to refuse it."])
         offer = None if self._approvals is None else self._approvals.offer(decision)
         offered = "" if offer is None else offer.text
-        return Question(text=text, decision=decision, offer=offered, said=said)
+        return Question(text=text, decision=decision, offer=offered, description=description)

@@ -47,18 +47,18 @@ class Approval:
         return await ask_about(decision, offer="" if offer is None else offer.text)
 
 
-async def ask_about(decision: Decision, *, offer: str = "", said: str = "") -> Answer:
+async def ask_about(decision: Decision, *, offer: str = "", description: str = "") -> Answer:
     """Ask the user about a decision.
 
-    `offer`: what the answer "always" would cover; empty: it cannot be given here. `said`: what
-    the agent says about the command.
+    `offer`: what the answer "always" would cover; empty: it cannot be given here.
+    `description`: what the agent says about the command.
     """
     text = format_decision(without_hints(decision), color=stderr_has_color())
     parts = [
         f"{text}\n",
         _whole(decision),
         f"in: {shown(decision.cwd)}\n" if decision.cwd else "",
-        f"the agent says: {shown(said)}\n" if said else "",
+        f"the agent says: {shown(description)}\n" if description else "",
         *(f"what it would change: {shown(each)}\n" for each in changes_of(decision)),
         "  y  yes, run it once\n  n  no, refuse it\n",
         f"  a  always here: {offer}\n" if offer else "",

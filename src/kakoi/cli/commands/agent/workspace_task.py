@@ -248,7 +248,9 @@ def make_ask(view: AgentView, *, yes: bool) -> AskUser | None:
 
     async def ask(question: Question) -> ApprovalAnswer:
         view.flush()
-        answer = await ask_about(question.decision, offer=question.offer, said=question.said)
+        answer = await ask_about(
+            question.decision, offer=question.offer, description=question.description
+        )
         return _ANSWERS[answer]
 
     return ask
