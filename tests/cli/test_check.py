@@ -146,6 +146,17 @@ def test_jsonl_judges_a_file_access_of_the_audit_log_as_one() -> None:
     assert status == 2
 
 
+@pytest.mark.parametrize("profile", ["shell", "open", "coding-agent", "x", ""])
+@pytest.mark.parametrize("words", [["git push"], ["echo", "a b"], ["ls -l", "-x"], ["-", "-q"], []])
+def test_a_profile_is_read_with_and_without_click_alike(
+    profile: str, words: list[str], tmp_path: Path
+) -> None:
+    env = {"HOME": str(tmp_path), "KAKOI_CONFIG": ""}
+    apart = kakoi("check", "--profile", profile, *words, cwd=tmp_path, env=env)
+    by_click = kakoi("check", f"--profile={profile}", *words, cwd=tmp_path, env=env)
+    assert apart == by_click
+
+
 def test_profiles_differ() -> None:
     assert kakoi("check", "--profile", "shell", "git push")[0] == 0
     assert kakoi("check", "--profile", "bash-executor", "echo `date`")[0] == 126

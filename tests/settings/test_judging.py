@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kakoi.errors import ConfigurationError
+from kakoi.policy.profiles import PROFILES
 from kakoi.settings import judging
 from kakoi.settings.files import is_anything_set
 from kakoi.settings.judging import JudgingSettings, judging_settings
@@ -31,12 +32,13 @@ def as_values(settings: JudgingSettings) -> dict[str, object]:
     return {**parts, **rest, "policy": policy.name}
 
 
+@pytest.mark.parametrize("profile", ["", *PROFILES])
 def test_where_nothing_is_set_the_settings_are_those_that_the_model_gives(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    profile: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    early = judging_settings(".", roots=["/w"])
+    early = judging_settings(".", roots=["/w"], profile=profile)
     monkeypatch.setattr(judging, "is_anything_set", lambda *_: True)
-    assert as_values(early) == as_values(judging_settings(".", roots=["/w"]))
+    assert as_values(early) == as_values(judging_settings(".", roots=["/w"], profile=profile))
 
 
 @pytest.mark.parametrize("name", sorted((VARIABLES | {"KAKOI_CONFIG"}) - {"KAKOI_AUDIT_FILE"}))

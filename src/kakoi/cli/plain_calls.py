@@ -1,4 +1,4 @@
-"""Calls without options that come before every command of an agent: answered without click.
+"""Calls with few options that come before every command of an agent: answered without click.
 
 Only their arguments are read here; any other call is left to the command, which answers the same.
 """
@@ -20,12 +20,17 @@ def answer(arguments: Sequence[str]) -> bool:
 
             claude_code.answer(confine=confine[option])
             return True
-    elif arguments[:1] == ["check"] and len(arguments) > 1 and arguments[1][:1] not in ("-", ""):
-        return _check(arguments[1:])
+    elif arguments[:1] == ["check"]:
+        if arguments[1:2] != ["--profile"]:
+            return _check(arguments[1:])
+        profile = "".join(arguments[2:3])
+        return bool(profile) and _check(arguments[3:], profile)
     return False
 
 
-def _check(words: Sequence[str]) -> bool:
+def _check(words: Sequence[str], profile: str = "") -> bool:
+    if not words or words[0][:1] in ("-", ""):
+        return False
     if len(words) > 1 and words[1].startswith("-") and " " in words[0]:
         return False  # It might be a mistake.
     from kakoi.cli.io.format import EXIT_STATUS, format_decision
@@ -35,7 +40,7 @@ def _check(words: Sequence[str]) -> bool:
 
     try:
         cwd = os.path.realpath(".", strict=True)
-        settings = judging_settings(".")
+        settings = judging_settings(".", profile=profile)
     except (ConfigurationError, OSError):
         return False
     text = words[0] if len(words) == 1 else shlex.join(words)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 
 from kakoi._support.late import dataclass
-from kakoi.policy.profiles import load_policy
+from kakoi.policy.profiles import DEFAULT_PROFILE, load_policy
 from kakoi.policy.rules import Policy
 from kakoi.settings.files import is_anything_set
 
@@ -28,15 +28,21 @@ class JudgingSettings:
     audit_file: str = ""
 
 
-def judging_settings(workspace: str, *, roots: Sequence[str] = ()) -> JudgingSettings:
-    """Return the settings for `workspace`; `roots` are the directories that may be written."""
+def judging_settings(
+    workspace: str, *, roots: Sequence[str] = (), profile: str = ""
+) -> JudgingSettings:
+    """Return the settings for `workspace`.
+
+    `roots`: the directories that may be written. `profile`: what the call names; empty: nothing.
+    """
     if not is_anything_set(workspace, os.environ):
-        return JudgingSettings(policy=load_policy(roots=roots))
+        return JudgingSettings(policy=load_policy(profile or DEFAULT_PROFILE, roots=roots))
     from kakoi.backends.settings import confines
     from kakoi.settings.loader import load_settings
     from kakoi.settings.policy import policy_from
 
-    settings = load_settings(workspace).settings
+    call = {"policy.profile": profile} if profile else {}
+    settings = load_settings(workspace, call=call).settings
     sandbox = settings.sandbox
     confine, network = sandbox.host.confine, sandbox.network or sandbox.docker.network
     return JudgingSettings(
