@@ -53,15 +53,16 @@ DELIVERED = (
 _BOOT = """\
 import os, marshal, _frozen_importlib_external as external
 def take(size):
-    data = b""
-    while len(data) < size:
-        part = os.read(0, size - len(data))
+    data, taken = bytearray(size), 0
+    while taken < size:
+        part = os.readv(0, [memoryview(data)[taken:]])
         if not part:
             os._exit(0)
-        data += part
+        taken += part
     return data
 os.write(1, b"kakoi " + external.MAGIC_NUMBER.hex().encode() + b"\\n")
-LOADER, MODULES, SETTINGS = marshal.loads(take(int(take(10))))
+BODY = take(int(take(10)))
+LOADER, MODULES, SETTINGS = marshal.loads(BODY)
 exec(LOADER)
 """
 GREETING = pattern(rb"kakoi ([0-9a-f]{8})\n")
@@ -75,14 +76,18 @@ def load(name, code, is_package=False):
         module.__path__ = []
     if parent:
         setattr(sys.modules[parent], child, module)
-    code = marshal.loads(code) if isinstance(code, bytes) else compile(code, name, "exec")
     exec(code, module.__dict__)
     return module
 load("kakoi", "", True)
 load("kakoi.runner", "", True)
-for name, code in MODULES:
+# Read where they are: copies would stay in the memory of each sandbox.
+at = len(BODY) - sum(size for name, size, is_code in MODULES)
+for name, size, is_code in MODULES:
+    with memoryview(BODY) as body, body[at : at + size] as part:
+        code = marshal.loads(part) if is_code else compile(bytes(part), name, "exec")
     module = load(name, code)
-del MODULES, code
+    at += size
+del BODY, MODULES, body, part, code
 module.main(SETTINGS)
 os._exit(0)  # Without destroying the modules first.
 """
@@ -144,21 +149,24 @@ def any_argv() -> list[str]:
 
 def delivery(settings: RunnerSettings, magic: bytes) -> bytes:
     """Return what to send to a Python that has greeted with `magic`, its bytecode version."""
-    modules = _modules(as_code=magic == MAGIC_NUMBER)
+    is_code = magic == MAGIC_NUMBER
+    modules = _modules(as_code=is_code)
+    sizes = [(name, len(data), is_code) for name, data in modules]
     # Texts, numbers and tuples have had the same marshal format since Python 3.4.
-    body = marshal.dumps((_LOADER, modules, asdict(settings)), 4)
+    head = marshal.dumps((_LOADER, sizes, asdict(settings)), 4)
+    # `marshal` ignores what follows.
+    body = b"".join((head, *(data for _, data in modules)))
     return b"%010d" % len(body) + body
 
 
 @cache
-def _modules(*, as_code: bool) -> list[tuple[str, str | bytes]]:
+def _modules(*, as_code: bool) -> list[tuple[str, bytes]]:
     """Return the source of each module, or its marshalled bytecode."""
-    modules: list[tuple[str, str | bytes]] = []
+    modules: list[tuple[str, bytes]] = []
     for name in DELIVERED:
         path = f"{_ROOT}/{name.replace('.', '/')}.py"
-        code = _bytecode(name, path) if as_code else SourceFileLoader(name, path).get_source(name)
-        assert code is not None  # noqa: S101 - there is a source
-        modules.append((name, code))
+        data = _bytecode(name, path) if as_code else SourceFileLoader(name, path).get_data(path)
+        modules.append((name, data))
     return modules
 
 
