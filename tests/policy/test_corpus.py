@@ -25,6 +25,7 @@ ANSWERED_FOR = {
         "asks-first",
     ),
     *("deletes-generated", "mass-deletes-generated", "extends-path", "sends-locally"),
+    *("serves-publicly", "system-install", "download-build"),
 }
 
 

@@ -333,9 +333,10 @@ def test_every_word_of_the_data_means_something() -> None:
     """One that is misspelled would mean nothing, and so allow."""
     effects = {*_known_effects(), *_HANDLERS, *_REFINEMENTS}
     effects |= {"none", "runs-rest", "after-colon-writes", "after-colon-reads"}
+    effects |= {"interpreter", "clears"}
     operands = {*_PLAIN_OPERANDS, *_RUNNING_OPERANDS, "copies", "moves", "input-output"}
     operands |= {"not-a-format", "git-urls", "text", "words", "none", "code-node", "code-ruby"}
-    operands |= {"runs-script", "runs-script-named"}
+    operands |= {"runs-script", "runs-script-named", "interpreter"}
     for name, spec in specs():
         said = {*spec.value_effects.values(), *spec.flag_effects.values()}
         assert said <= effects, name

@@ -14,20 +14,18 @@ from kakoi.policy.effects.programs import PLAIN, Effect, Invocation
 from kakoi.policy.effects.readers.code import CODE_READERS
 from kakoi.policy.effects.readers.shell import SHELL_READERS, Reader, with_marks
 from kakoi.policy.effects.readers.tools import TOOL_READERS, fetches_locally
+from kakoi.policy.effects.unlisted_options import unlisted_options
 from kakoi.policy.parsing.words import Word
 
 _READERS: Final[Mapping[str, Reader]] = {**SHELL_READERS, **CODE_READERS, **TOOL_READERS}
 _COMPRESSORS: Final = frozenset(
     "gzip pigz bzip2 pbzip2 lbzip2 xz pxz zstd zstdmt unzstd lz4 lzip lzop".split()
 )
-_RUNNING_NAME: Final = pattern(
-    r"^--?(?:.*[-_])?(?:exec|execute|pager|plugin|wrapper|cmd|hook|shell|runner|editor|browser|command|launcher)(?:[-_]|$)"
-    r"|^--?(?:\w.*[-_])(?:tool|program|binary|interpreter|compiler|linker|prog|executable|preprocessor)$"
-    r"|^--on-?(?:success|pass|fail|exit)"
-)
 # Their operands are names or texts: no value of a variable can change what they do.
 _SURE_READERS: Final = frozenset("names test set trap source kill config-words git-listing".split())
-_PLAIN_OPERANDS: Final = frozenset({"reads", "lists", "writes", "deletes", "package", "app-object"})
+_PLAIN_OPERANDS: Final = frozenset(
+    {"reads", "lists", "writes", "deletes", "package", "app-object", "interpreter"}
+)
 _RUNNING_OPERANDS: Final = frozenset({"runs", "runs-package", "runs-project"})
 _HARMLESS_GIT_SETTINGS: Final = pattern(
     r"(?:color\.[\w.]+|core\.(?:quotepath|abbrev|autocrlf|ignorecase|safecrlf|longpaths|precomposeunicode)"
@@ -36,6 +34,15 @@ _HARMLESS_GIT_SETTINGS: Final = pattern(
     r"|safe\.directory|commit\.gpgsign|tag\.gpgsign|fetch\.prune|pull\.(?:rebase|ff)|merge\.conflictstyle"
     r"|blame\.\w+|grep\.\w+|http\.sslverify|protocol\.version|gc\.auto)(?:=.*)?|core\.pager=(?:cat)?",
     re.IGNORECASE | re.DOTALL,
+)
+# What code in a language that nobody reads here could do harm with.
+_DOES_SOMETHING: Final = pattern(
+    r"(?i)system|shell|exec|spawn|popen|pipe|proc|cmd|command|`|\brun|\bport\b|\bio\.(?!puts|inspect)|\bos\.|file|path|dir|open|write|sink|dump|save"
+    r"|unlink|remove|delete|\brm\b|download|curl|url|https?:|socket|source|eval|parse|load|include|import|ccall|cglobal|\bsh\b|env|call|apply"
+    r"|\bget|match\.|fun\b|field|invoke|symbol|function|->|=>|do\b|repos|develop|github|git|\\|~|/"
+)
+_MIRROR: Final = pattern(
+    r"repos\s*=\s*['\"]https://(?:cloud\.r-project\.org|cran\.r(?:studio|-project)\.(?:com|org))/?['\"]"
 )
 # `app:create_app()` makes the application; `os:system("id")` is no application.
 _CALLS_SOMETHING: Final = pattern(
@@ -71,16 +78,18 @@ _PACKAGES: Final = {
 # Other folders that only hold what a run has made.
 _REPLACEABLE: Final = pattern(
     r"^(?!.*\.\.)(?:/tmp/[^/]+|/var/tmp/[^/]+|(?:.*/)?(?:\.?(?:out|output|site|_site|public|html|tmp|temp|reports?)"
-    r"|test-results|playwright-report|[\w.-]*(?:tmp|temp|build|dist|cache|report)[\w.-]*))(?:/[^/]*)*$"
+    r"|test-results|playwright-report|\.?v?env[\w.-]*|[\w.-]*(?:tmp|temp|build|dist|cache|report)[\w.-]*))(?:/[^/]*)*$"
 )
 
 
 def effects_of(invocation: Invocation) -> list[Effect]:
     """Return everything the words of the invocation do that a rule can match."""
     spec = invocation.spec
+    given = invocation.arguments.options
     names_paths = any(map(_may_name_path, invocation.words[1:]))
-    found = _effects_by_name(invocation)
-    for option in invocation.arguments.options:
+    unlisted = spec is PLAIN or any(o.names[0] not in spec.flags for o in given)
+    found = list(unlisted_options(invocation)) if unlisted else []
+    for option in given:
         found.extend(_option_effects(invocation, option))
     reader = _READERS.get(spec.reader)
     if reader is not None:
@@ -97,20 +106,6 @@ def effects_of(invocation: Invocation) -> list[Effect]:
 def _may_name_path(word: Word) -> bool:
     text = word.text
     return text is None or "/" in text or "~" in text or ".." in text
-
-
-def _effects_by_name(invocation: Invocation) -> list[Effect]:
-    """A safety net for options that the data does not know: their names say what they do."""
-    found: list[Effect] = []
-    spec, words = invocation.spec, invocation.words
-    for option in () if spec.strict else invocation.arguments.options:
-        name = option.names[0]
-        if len(name) > 4 and _RUNNING_NAME.search(name) and not any(map(spec.knows, option.names)):
-            found.append(Effect("odd-option", option.word))
-    if spec is not PLAIN:
-        return found
-    files = [w for w in words[1:] if re.match(r"@[\w./~-]+$", w.prefix)]
-    return found + [Effect("program-file", word) for word in files if "." in word.prefix]
 
 
 def _option_effects(invocation: Invocation, option: Option) -> list[Effect]:
@@ -213,6 +208,15 @@ def _refine(effect: Effect, invocation: Invocation) -> Effect | None:
         before = invocation.words[: invocation.words.index(effect.option)]
         away = [word for word in before if re.match(r"/|~|\.\./", word.prefix)]
         return Effect("runs", effect.word, with_marks(argv, away[0] if away else None), "xargs")
+    if kind == "interpreter":
+        return Effect("runs", effect.word, (effect.word,)) if "/" in effect.word.prefix else None
+    if kind == "clears":
+        operands = invocation.arguments.operands
+        return (
+            Effect(_replaces(Effect(kind, operands[-1]), invocation), operands[-1])
+            if operands
+            else None
+        )
     if kind in ("after-colon-writes", "after-colon-reads"):
         cut = re.search("[:=]", effect.word.prefix)
         named = kind.removeprefix("after-colon-")
@@ -326,8 +330,10 @@ def _linker_flags(effect: Effect, _: Invocation) -> str | None:
 
 
 def _public_host(effect: Effect, _: Invocation) -> str | None:
-    everybody = re.fullmatch(r"(?:0\.0\.0\.0|::|\*|\[::\])(?::\d+)?", effect.word.static or "")
-    return "persists" if everybody else None
+    everybody = re.fullmatch(
+        r"(?:tcp://)?(?:0\.0\.0\.0|::|\*|\[::\])(?::\d+)?", effect.word.static or ""
+    )
+    return effect.kind if everybody else None
 
 
 def _global(_: Effect, invocation: Invocation) -> str | None:
@@ -336,7 +342,10 @@ def _global(_: Effect, invocation: Invocation) -> str | None:
 
 
 def _package(effect: Effect, invocation: Invocation) -> str | None:
-    return package_risk(effect.word, invocation.program)
+    risk = package_risk(effect.word, invocation.program)
+    # A package elsewhere on this machine brings code of its own.
+    elsewhere = re.match(r"(?:file:)?(?:/|~)", effect.word.prefix)
+    return risk or ("odd-place" if elsewhere else None)
 
 
 def _index(effect: Effect, _: Invocation) -> str | None:
@@ -349,6 +358,17 @@ def _unverified(effect: Effect, _: Invocation) -> str | None:
 
 def _verified(effect: Effect, _: Invocation) -> str | None:
     return None if effect.word.static in ("true", "1", "") else UNPROTECTED
+
+
+def _names_files(effect: Effect, _: Invocation) -> str:
+    """An expression that gives the names of the files that are written."""
+    return "odd-option" if re.search("[\"'+]", effect.word.shown) else "writes"
+
+
+def _unread_code(effect: Effect, _: Invocation) -> str | None:
+    """`Rscript -e 'install.packages("x")'`: short code that names nothing that does harm."""
+    text = _MIRROR.sub("", effect.word.static or "`")
+    return "unclear-program" if len(text) > 300 or _DOES_SOMETHING.search(text) else None
 
 
 def _archive(_: Effect, __: Invocation) -> None:
@@ -413,6 +433,8 @@ _REFINEMENTS: Final[Mapping[str, Callable[[Effect, Invocation], str | None]]] = 
     "public-host": _public_host,
     "global-install": _global,
     "archive": _archive,
+    "unread-code": _unread_code,
+    "names-files": _names_files,
     "package": _package,
     "index": _index,
     "unverified": _unverified,

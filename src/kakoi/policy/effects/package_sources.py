@@ -53,6 +53,12 @@ def index_risk(word: Word) -> str | None:
     return ADDRESS if found is None and word.text is None and not text else found
 
 
+def names_stranger(word: Word) -> bool:
+    """Whether the word is the address of another machine."""
+    found = _URL.match(_known(word))
+    return found is not None and found[1].lower() != "file" and not _LOOPBACK.fullmatch(found[2])
+
+
 def host_risk(word: Word) -> str:
     """Return the risk of not verifying a host."""
     return ADDRESS if _LOOPBACK.fullmatch(_known(word)) else UNPROTECTED

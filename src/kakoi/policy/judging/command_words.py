@@ -36,6 +36,7 @@ _KEPT_IN_VARIABLES: Final = frozenset(
     "python python3 pytest pip pip3 node npm npx yarn pnpm go cargo make gmake cmake ninja gcc g++ "
     "cc c++ clang clang++ java mvn ruby rg ls".split()
 )
+_EVERYTHING: Final = pattern(r"(?:\./)*\.?\*+")
 # Programs by which the text is followed: what they download, remove, start or print.
 _FOLLOWED: Final = DELETERS | frozenset(
     "curl wget aria2c http https fetch lynx w3m ftp scp nc cp mv ln cat tee echo printf env sudo "
@@ -178,3 +179,9 @@ def possible_options(invocation: Invocation) -> list[Word]:
         and not word.may_be_many
         and any(part.kind is Expands.VARIABLE for part in word.expansions())
     ]
+
+
+def names_everything(word: Word) -> bool:
+    """Whether a deleter gets what is only named when it runs: `$(ls)`, or everything here."""
+    found = any(part.kind is Expands.COMMAND for part in word.expansions())
+    return found or (word.glob and _EVERYTHING.fullmatch(word.text or "") is not None)

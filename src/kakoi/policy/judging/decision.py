@@ -124,6 +124,14 @@ class Report:
         self.find(rule.id, verdict, word, subject, reason, "" if verdict is Verdict.ALLOW else hint)
         return verdict
 
+    def unreadable(self, word: Word, reason: str) -> None:
+        """Add that a text inside the command cannot be read."""
+        verdict = self.policy.unreadable
+        hint = "Write the inner command in plain shell, or run it without the wrapper."
+        hint = hint if verdict is Verdict.DENY else ""
+        reason = f"inside it, {reason}"
+        self.find("unreadable", verdict, word, word.shown[:40], reason, hint)
+
     def source(self, word: Word) -> str:
         """Return the source text of `word`; empty inside a nested text: its positions differ."""
         return "" if self.span else self.text[word.start : word.end]

@@ -29,6 +29,10 @@ _PROGRAM_FOLDER: Final = pattern(
 )
 
 
+# Where the system keeps what programs only read.
+_READ_ONLY: Final = pattern(
+    r"(?!.*\.\.)(?:/usr(?:/local)?/(?:share|lib\w*|include)|/opt|/lib\w*|/nix|/proc|/sys|/etc/(?:ssl|pki|alternatives))(?:/|$)"
+)
 _NODE_FILES: Final = r"package\.json|.*\.config\.[cm]?[jt]s|\..*rc\.[cm]?js"
 _PYTHON_FILES: Final = r"setup\.(?:py|cfg)|pyproject\.toml|conftest\.py|requirements.*\.txt"
 # The files of a folder that a program runs without being told so.
@@ -46,7 +50,12 @@ _RUN_BY: Final = {
     "meson": r"meson\.build",
     "composer": r"composer\.json",
     "go": r".*\.go|go\.mod",
+    "pre-commit": r"\.pre-commit-config\.yaml",
+    "tox": rf"tox\.(?:ini|toml)|{_PYTHON_FILES}",
+    "nox": rf"noxfile\.py|{_PYTHON_FILES}",
 }
+_CODE: Final = frozenset("python node ruby perl php script-file".split())
+_UNPACKERS: Final = frozenset("tar unzip 7z 7za 7zr bsdtar jar cpio ar patch".split())
 _RUNNERS: Final = frozenset(
     "go deno bun java cargo just swift kotlin scala dotnet pip pip3 jupyter streamlit".split()
 )
@@ -69,6 +78,7 @@ class FileRules:
         self.download_names: set[str] = set()
         self.contents: dict[str, Word | None] = {}
         self.path_folders: dict[str, Word] = {}
+        self.unpacks = False
 
     def path(
         self,
@@ -80,6 +90,9 @@ class FileRules:
         """Judge an effect on a path; `sources` are the commands whose output it gets."""
         if effect.kind in _READING:
             self.read(effect.word, invocation, at, effect.kind)
+        elif effect.kind == "odd-place":
+            self.read(effect.word, invocation, at, "names")
+            self.place(effect.word, invocation, at)
         elif effect.kind == "links":
             folder = absolute(effect.text, at.path) if at.path is not None else None
             if is_secret(effect.word, folder):
@@ -213,6 +226,13 @@ class FileRules:
         address = re.match(r"[A-Za-z][\w+.-]*://|data:|npm:|git\+", word.prefix)
         return bool(address) or locate(word, at.path, self.roots) is Location.OUTSIDE
 
+    def place(self, word: Word, invocation: Invocation, at: WorkingFolder) -> None:
+        """Judge a place that a program may write to, in a way that nobody knows."""
+        word = word.after(5) if word.prefix.startswith("file:") else word
+        outside = locate(word, at.path, self.roots) is Location.OUTSIDE
+        if outside and not _READ_ONLY.match(word.prefix):
+            self.report.hit("odd-place", word, invocation)
+
     def downloads_run_by(self, invocation: Invocation, at: WorkingFolder) -> list[Word]:
         """Return the words through which a program runs a download: `make` runs its Makefile."""
         names = {path.rpartition("/")[2] for path in self.downloads} | self.download_names
@@ -230,6 +250,24 @@ class FileRules:
                 or absolute(word.text, at.path or "/") in self.downloads
             )
         ]
+
+    def judge_downloads(self, invocation: Invocation, at: WorkingFolder) -> None:
+        """Judge what a program does with the files that this text downloads."""
+        for word in self.downloads_run_by(invocation, at):
+            self.report.hit("download-run", word, invocation)
+        if self._builds_unpacked(invocation):
+            self.report.hit("download-build", invocation.named_by, invocation)
+
+    def _builds_unpacked(self, invocation: Invocation) -> bool:
+        """Whether a program builds or runs what may come out of an archive that was downloaded."""
+        archives = {path.rpartition("/")[2] for path in self.downloads} | self.download_names
+        if invocation.program in _UNPACKERS:
+            words = (word.text or "" for word in invocation.words[1:])
+            self.unpacks |= any(word.rpartition("/")[2] in archives for word in words if word)
+            return False
+        runs = invocation.program in _RUN_BY or invocation.program in _RUNNERS
+        code = invocation.spec.reader in _CODE and bool(invocation.arguments.operands)
+        return self.unpacks and (runs or code)
 
     def is_download(self, word: Word, at: WorkingFolder, script: Script) -> bool:
         """Whether `word` names a file that this text downloaded, or downloads something itself."""

@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from kakoi._support.late import pattern
+from kakoi.policy.effects.unlisted_options import CALLING_NAME
 
 # Language, time, color, how much is logged, switches, and the settings of an application.
 _INERT: Final = pattern(
@@ -29,7 +30,7 @@ _INERT: Final = pattern(
     r"|GOTOOLCHAIN|GODEBUG|GOMAXPROCS|GOGC|GOMEMLIMIT|GOTRACEBACK|GOEXPERIMENT|GOPRIVATE|GOWORK|GOCACHE|GOMODCACHE|GOPATH|GOTMPDIR"
     r"|CTEST_(?:PARALLEL_LEVEL|OUTPUT_ON_FAILURE|PROGRESS_OUTPUT)|CMAKE_(?:BUILD_TYPE|BUILD_PARALLEL_LEVEL|EXPORT_COMPILE_COMMANDS)"
     r"|GTEST_\w+|DOTNET_(?:CLI_\w+|NOLOGO|ENVIRONMENT|gc\w+|SKIP_\w+|ROLL_FORWARD\w*|Tiered\w+)|HYPOTHESIS_PROFILE|XDEBUG_MODE"
-    r"|\w*TELEMETRY\w*|DO_NOT_TRACK|(?:SKIP|DISABLE|ENABLE|NO|IS|USE|WITH|TEST|ALLOW)_\w+|BROWSERSLIST_\w+|HUSKY"
+    r"|\w*TELEMETRY\w*|DO_NOT_TRACK|(?:SKIP|DISABLE|ENABLE|NO|IS|WITH|TEST|ALLOW)_\w+|USE_(?!BAZEL)\w+|BROWSERSLIST_\w+|HUSKY"
     r"|(?:VITE|REACT_APP|NEXT_PUBLIC|NUXT_PUBLIC|EXPO_PUBLIC|SPRING)_\w+|TS_NODE_(?:TRANSPILE_ONLY|FILES|PROJECT|LOG_ERROR)"
     r"|PG(?:HOST|PORT|USER|DATABASE|PASSWORD|TZ|SSLMODE|APPNAME|CONNECT_TIMEOUT)|MYSQL_PWD|REDISCLI_AUTH|(?:GH|GITHUB|GITLAB)_TOKEN"
     r"|GH_REPO|BUILDKIT_PROGRESS|DESTDIR|PREFIX|XDG_(?:CACHE_HOME|RUNTIME_DIR)|CCACHE_DIR|SCCACHE_DIR|NUGET_PACKAGES|BUNDLE_PATH"
@@ -44,20 +45,14 @@ _PLAIN_VALUE: Final = pattern(
 _WORD: Final = pattern(r"[\w.+-]+")
 _OPTIONS_WITH_FILES: Final = pattern(r"(?:_path|suppressions|dir|include)\w*=")
 _FOLDER: Final = pattern(
-    r"\w*(?:_DIR|_PATH|PATH|_HOME|CACHE|_FILE|_ROOT|DESTDIR|PREFIX|TMPDIR|PACKAGES|PROJECT)"
-)
-# What a variable calls if its name ends like this.
-_CALLS: Final = pattern(
-    r"\w*_?(?:BIN|BINARY|EXECUTABLE|CMD|COMMAND|RUNNER|COMPILER|LAUNCHER|WRAPPER|PROGRAM|TOOL|HOOK|CC|CXX|LD)"
-    r"(?:_PATH)?(?:_\w*linux\w*)?|RM|YACC|LEX|MAKEINFO|TEX|TEXI2DVI|C?WEAVE|C?TANGLE|GET|CO|LINT|M2C|PC|AR|AS|CPP|FC|\w+BUILD"
-    r"|PYTHON\d*|PERL|RUBY|NODE|NPM|SH|BASH|SED|E?GREP|AWK|TAR|INSTALL|CURL|WGET|CMAKE|CARGO|GO|GCC|GCCGO|M4|DIFF|GIT|DOCKER"
+    r"\w*(?:DIR|PATH|_HOME|CACHE|_FILE|_ROOT|PREFIX|PACKAGES|PROJECT|_CONFIG|CONFIG_FILE|JUSTFILE|GEMFILE)"
 )
 # Families of names that belong to tools: an unknown member can be anything.
 _OF_TOOLS: Final = pattern(
     r"(?i:npm_|yarn_|pnpm_|bun_|corepack|esbuild|swc_|electron|puppeteer|playwright|cypress|chrome|jest_|mocha|eslint|babel_"
     r"|prettier|stylelint)\w*|(?:NODE|PY|GO|CARGO|RUST|PERL|RUBY|GEM|BUND?LE|RAKE|RSPEC|SPEC_|PHP|COMPOSER|DOTNET|MSB|NUGET|JAVA"
     r"|JDK|JVM|MAVEN|MVN|M2|GRADLE|ANT|KOTLIN|SBT|COVERAGE|MYPY|FLAKE8|PYLINT|GUNICORN|UVICORN|WERKZEUG|FLASK|CELERY|DJANGO"
-    r"|JUPYTER|IPYTHON|CC|CXX|PROTOC|DENO|HEX_|MIX_|TOX|NOX|HATCH|POETRY|PDM|PIPENV|VIRTUAL_ENV|CONDA)\w*"
+    r"|JUPYTER|IPYTHON|TURBO_|NX_|BAZEL|JUST_|ALEMBIC_|NYC_|CC|CXX|PROTOC|DENO|HEX_|MIX_|TOX|NOX|HATCH|POETRY|PDM|PIPENV|VIRTUAL_ENV|CONDA)\w*"
 )
 # They run the project's own code, which reads variables of its own.
 _PROJECT: Final = frozenset(
@@ -82,7 +77,7 @@ def is_inert(name: str, shown: str, program: str) -> bool:
     """
     if _PLAIN_VALUE.fullmatch(shown) or program in _NO_PROGRAM:
         return True
-    if _CALLS.fullmatch(name):
+    if CALLING_NAME.fullmatch(name):
         return False
     if _DJANGO.fullmatch(name):
         return _MODULE.fullmatch(shown) is not None

@@ -16,6 +16,7 @@ from kakoi.policy.judging.command_words import (
     find_program,
     has_option_like_values,
     may_name_program,
+    names_everything,
     names_known_program,
     possible_options,
     program_name,
@@ -127,7 +128,7 @@ class Judge:
             return
         if program_name(command) in DELETERS:
             for word in command.words[1:]:
-                if any(part.kind is Expands.COMMAND for part in word.expansions()):
+                if names_everything(word):
                     self.hit("mass-delete", word)
         for words in self.every_argv(command):
             self.argv(words, command)
@@ -143,10 +144,7 @@ class Judge:
             yield words if words and may_name_program(words[0]) else (first, *words[1:])
 
     def argv(self, words: tuple[Word, ...], command: SimpleCommand, lenient: str = "") -> None:
-        """Judge one program with its arguments, and every program that it starts.
-
-        `lenient` is set for a program that a package manager finds (`npx`, `bundle exec`).
-        """
+        """Judge one program, and all that it starts; `lenient`: a package manager finds it."""
         if self.context.depth > MAX_WRAPPERS:
             self.hit("wrapped-too-deep", words[0])
             return
@@ -188,8 +186,7 @@ class Judge:
             if leaves is not None:
                 self.hit("sends-secret", leaves, invocation)
         if self.files.downloads or self.files.download_names:
-            for word in self.files.downloads_run_by(invocation, self.here):
-                self.hit("download-run", word, invocation)
+            self.files.judge_downloads(invocation, self.here)
         for operand in possible_options(invocation) if self.has_option_like_values else ():
             self.hit("unclear-option", operand, invocation)
 
@@ -285,7 +282,7 @@ class Judge:
     def extends_path(self, name: str, value: Word) -> bool:
         """Whether `PATH=$PWD/bin:$PATH` keeps the old value, and every other folder is known."""
         if name != "PATH":
-            return False
+            return name == "LD_LIBRARY_PATH" and self.stays_inside(name, value)
         is_old = [isinstance(p, Expansion) and p.name == "PATH" for p in value.parts]
         parts = tuple(
             Literal(OLD_PATH, True) if old else part
@@ -384,11 +381,7 @@ class Judge:
     ) -> None:
         """Judge one way in which a shell can read the text of `word`."""
         if isinstance(reading, Unreadable):
-            verdict = self.policy.unreadable
-            hint = "Write the inner command in plain shell, or run it without the wrapper."
-            hint = hint if verdict is Verdict.DENY else ""
-            reason = f"inside it, {reading.reason}"
-            self.report.find("unreadable", verdict, word, word.shown[:40], reason, hint)
+            self.report.unreadable(word, reading.reason)
             return
         outside = [s for s in self.script.hidden if not word.start <= s[0] < word.end]
         if reading.script.evaluates and outside:
@@ -421,11 +414,14 @@ class Judge:
         self, effect: Effect, invocation: Invocation, command: SimpleCommand
     ) -> None:
         """A database shell that reads commands: its dot-commands run programs."""
-        if feeds_dot_commands(command, self.script):
+        file = standard_input(command, self.script).file
+        if file is not None and self.files.is_download(file, self.here, self.script):
+            self.hit("download-run", file, invocation)
+        elif feeds_dot_commands(command, self.script):
             self.hit("runs-input", effect.word, invocation)
 
     def fed_commands(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
-        """The input of a program with commands of its own: one can start another program."""
+        """The input of a program with commands of its own."""
         stdin = standard_input(command, self.script)
         if any(re.search(effect.text, text.shown.replace("\\n", "\n")) for text in stdin.texts):
             self.hit("runs-input", effect.word, invocation)
@@ -450,8 +446,11 @@ class Judge:
 
     def runs_module(self, effect: Effect, invocation: Invocation, command: SimpleCommand) -> None:
         """`python -m NAME`, `pnpm NAME`: judged as the program of that name, if it is known."""
-        if effect.word.static in self.policy.programs:
+        name = effect.word.static or ""
+        if name in self.policy.programs:
             self.runs(effect, invocation, command)
+        elif effect.kind == "runs-module":
+            self.every_effect(effects_of(invoke(name, effect.argv)), invocation, command)
 
     def loads_outside(self, effect: Effect, invocation: Invocation, _: SimpleCommand) -> None:
         word = effect.word
@@ -463,7 +462,7 @@ class Judge:
         """A script or program file; one that this text downloads is a download that is run."""
         word, kind = effect.word, effect.kind
         path = absolute(word.prefix, self.here.path or "/")
-        if kind == "runs-code-file":
+        if kind in ("runs-code-file", "runs-file"):
             # What an interpreter cannot read as code it prints, at least the line.
             self.files.read(word, invocation, self.here)
         if self.files.is_download(word, self.here, self.script):
@@ -550,6 +549,8 @@ class Judge:
         """The rest of this command happens in another directory."""
         known = effect.word.text
         self.files.read(effect.word, invocation, self.here, "names")
+        if invocation.program != "git":  # It builds there.
+            self.files.place(effect.word, invocation, self.here)
         self.here = WorkingFolder(None if known is None else absolute(known, self.here.path or "/"))
 
     def replaces_folder(
@@ -591,5 +592,7 @@ _HANDLERS: Final[dict[str, Callable[[Judge, Effect, Invocation, SimpleCommand], 
     "program-file": Judge.program_file,
     **{f"code-{language}": Judge.runs_code for language in LANGUAGES},
     "replaces-folder": Judge.replaces_folder,
-    **dict.fromkeys(("reads", "lists", "names", "writes", "deletes", "links"), Judge.path),
+    **dict.fromkeys(
+        ("reads", "lists", "names", "writes", "deletes", "links", "odd-place"), Judge.path
+    ),
 }

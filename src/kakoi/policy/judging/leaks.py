@@ -14,7 +14,7 @@ from kakoi.policy.parsing.words import Expands, Expansion, Word
 
 NETWORK: Final = frozenset(
     "curl wget aria2c http https fetch dig host nslookup ping ping6 traceroute whois ffmpeg "
-    "ffprobe gh glab npm yarn pnpm pip pip3 uv go cargo gem deno".split()
+    "ffprobe gh glab npm yarn pnpm pip pip3 uv go cargo gem deno getent".split()
 )
 # With them a program proves who it is: that is what the secret is for.
 _PROVING: Final = frozenset(

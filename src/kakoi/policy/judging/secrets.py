@@ -41,7 +41,7 @@ _SECRET: Final = pattern(
     r"|^(?:/private)?/etc/(?:shadow|gshadow|sudoers|passwd|master\.passwd|ssh|krb5\.keytab)[^/]*(?:$|/)"
     r"|^/etc/(?:kubernetes/[^/]*\.conf|ssl/private|pki/tls/private|rancher|wireguard|openvpn|letsencrypt|ipsec\.secrets"
     r"|NetworkManager/system-connections|security/opasswd|mysql/debian\.cnf|ppp/(?:chap|pap)-secrets|docker/key\.json"
-    r"|crypttab|netplan|wpa_supplicant|apt/auth\.conf[^/]*|rclone\.conf|samba/private|postfix/sasl_passwd[^/]*)(?:$|/)"
+    r"|crypttab|netplan|wpa_supplicant(?:\.conf)?|apt/auth\.conf[^/]*|rclone\.conf|samba/private|postfix/sasl_passwd[^/]*)(?:$|/)"
     r"|docker\.sock$|containerd\.sock$|crio\.sock$"
     r"|^/proc/(?:[^/]+/(?:task/[^/]+/)?(?:environ|mem|maps|smaps|fd|root|cwd|cmdline|auxv|map_files)|kcore|kmem)(?:/|$)"
     r"|^/(?:run|var/run)/(?:secrets|user|credentials|docker)|^/dev/(?:mem|kmem|port|sd|nvme|vd|xvd|hd|disk|mapper|loop|dm-)"
@@ -155,6 +155,10 @@ def _path(word: Word, cwd: str | None) -> str | None:
         known = "/home/user" + known[5:]
     # The directory of descriptors is a link, so `..` in it is the directory of the process.
     known = re.sub(r"^/+dev/+fd(?=/)", "/proc/self/fd", known)
+    # So are these: `/proc/self/cwd/../../etc/shadow`.
+    known = re.sub(
+        r"^/+proc/+[^/]+/+(cwd|root|fd/+\w+)(?=/.*\.\.)", r"/proc/self/\1/x/x/x/x/x/x", known
+    )
     return absolute(known, cwd or "/nowhere")
 
 

@@ -42,11 +42,13 @@ _DENIED: Final = pattern(
     r"|CCACHE_(?:PREFIX.*|COMPILER.*|CONFIGPATH|EXTENSION)|SCCACHE_.*|TEXMF.*|open(?:in|out)_any|shell_escape.*"
     r"|(?:GH|GLAB)_CONFIG_DIR|GH_PATH|R_(?:HOME|PROFILE.*|ENVIRON.*)|LUA_(?:INIT|PATH|CPATH).*|JULIA_(?:LOAD_PATH|DEPOT_PATH|BINDIR)"
     # With them the text of `$"…"` comes from a file.
-    r"|TEXTDOMAIN(?:DIR)?"
+    r"|TEXTDOMAIN(?:DIR)?|GLIBC_TUNABLES"
 )
 _ASKED: Final = pattern(
     r"HOME|XDG_CONFIG_HOME|PYTHONPATH|CLASSPATH|GOFLAGS|.*_OPTS|RUSTFLAGS|CGO_.*|.*FLAGS|MAVEN_ARGS"
 )
+# They add options to those of the command.
+_OPTIONS: Final = pattern(r"(?!.*SAN_).*_OPTS|MAVEN_ARGS|MFLAGS")
 _SYSTEM_FOLDER: Final = r"(?:/usr|/opt|/Library|/nix)/(?!.*\.\.).*"
 # Where the system's own packages have their modules.
 _SYSTEM_MODULES: Final = pattern(
@@ -106,6 +108,11 @@ _HARMLESS_VALUES: Final[Mapping[str, re.Pattern[str]]] = {
     "off": pattern(r"none|true|false|\d*"),
     "make": pattern(r"(?:-?j\d*|\d+|-[ks]|--no-print-directory|\s)*"),
     "java": pattern(r"(?:-X(?:mx|ms|ss)\w+|-D[\w.]+=[\w.:/-]*|\s)*"),
+    # No files, and none of the letters that load code or settings.
+    "options": pattern(
+        r"(?:\s*(?:-D[\w.]+(?:=[\w.:,@+-]*)?|-X[a-z]+\w*|-XX:[+-]?(?!On)\w+(?:=\w+)?|-(?![rIcfFCxipDX])\w+"
+        r"|--\w[\w-]*(?:=[\w.:,%+-]*)?|-p\s+no:\w+|\w[\w.:,%+-]*)(?=\s|$))*\s*"
+    ),
     "flags": pattern(
         r"(?!.*(?:exec|linker|plugin|wrapper|agent|-B|@|load|init|require|import)).*", re.DOTALL
     ),
@@ -179,7 +186,7 @@ def meaning_of(name: str, value: Word | None) -> Meaning:
     if name in _ASKED_BY_VALUE:
         return Meaning.HARMLESS if _ASKED_BY_VALUE[name].fullmatch(shown) else Meaning.ASK
     if _ASKED.fullmatch(name):
-        return Meaning.HARMLESS if _HARMLESS_VALUES["flags"].fullmatch(shown) else Meaning.ASK
+        return Meaning.HARMLESS if _only_tunes(name, shown) else Meaning.ASK
     return Meaning.HARMLESS
 
 
@@ -223,6 +230,16 @@ def assigns_in_turn(value: Word) -> bool:
     """Whether arithmetic that evaluates the value would change a meaning: `x='IFS=1'; ((x))`."""
     names = re.findall(r"([A-Za-z_]\w*)\s*[-+*/%&|^]?=", value.shown)
     return any(meaning_of(name, None) is Meaning.CHANGES for name in names)
+
+
+def _only_tunes(name: str, shown: str) -> bool:
+    """Whether flags only tune a program; those in `X_OPTS` can also load code and name files."""
+    kind = "options" if _OPTIONS.fullmatch(name) else "flags"
+    return (
+        len(shown) <= _LONGEST_VALUE
+        and _HARMLESS_VALUES["flags"].fullmatch(shown) is not None
+        and _HARMLESS_VALUES[kind].fullmatch(shown) is not None
+    )
 
 
 def _only(value: Word) -> str | None:

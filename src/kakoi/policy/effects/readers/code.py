@@ -24,7 +24,7 @@ _LONGEST_SCRIPT: Final = 16 * 1024
 # It reads a secret, and it sends.
 _SENDS_SECRET: Final = pattern(
     r"(?s)^(?=.*(?:urlopen|requests\.|httpx|http\.client|socket\b|fetch\(|https?['\")\s.]*\.(?:get|request)|Net::HTTP|curl_"
-    r"|URI\.open|file_get_contents\(\s*['\"]https?:|aiohttp|axios|LWP))"
+    r"|URI\.open|file_get_contents\(\s*['\"]https?:|aiohttp|axios|LWP|dns['\")]))"
     r"(?:.*(?:environ|getenv|process\.env|\bENV)\W{0,8}(?:get\W{0,4})?\w*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL)"
     r"|.*['\"](?:[^'\"]*/)?(?:\.env(?:\.\w+)?|[^'\"]*(?:credentials|secrets?)(?:\.\w+)?|[^'\"]*\.(?:pem|key))['\"])",
 )
@@ -40,9 +40,19 @@ _REMOVES_MANY: Final = pattern(
     r"""|Dir\[\s*['"]\*{1,2}(?:/\*)?['"]))"""
     r".*(?:\bunlink(?:Sync)?\b|\bos\.remove\b|\brmSync\b|File\.delete)"
 )
+_READS_KEYS: Final = pattern(r"\bnetrc\.netrc\(\s*\)|\bkeyring\.get_(?:password|credential)\(")
 _DESCRIPTOR: Final = pattern(r"^/{1,2}(?:dev|proc)/.*fd/")
 # Modules that run their input, or a program that is named after them.
-_RUNNING_MODULES: Final = frozenset("asyncio code codeop IPython ptpython bpython idlelib".split())
+_RUNNING_MODULES: Final = frozenset(
+    "asyncio code codeop IPython ptpython bpython idlelib pty".split()
+)
+# Modules that load a program from a file of any kind, open connections, or reach other machines.
+_UNCLEAR_MODULES: Final = frozenset(
+    "runpy trace profile pickle smtpd ftplib telnetlib nntplib poplib imaplib webbrowser "
+    "antigravity fabric ansible paramiko awscli".split()
+)
+# `!ls` and `%system ls` of IPython.
+_SHELL_MAGIC: Final = pattern(r"(?m)^\s*[!%]|=\s*[!%]|get_ipython")
 # Modules that write what their operands name.
 _WRITING_MODULES: Final = frozenset(
     "venv virtualenv zipfile tarfile json.tool zipapp lib2to3 gzip".split()
@@ -197,12 +207,17 @@ def _module(module: Word, operands: tuple[Word, ...]) -> list[Effect]:
     if inner := _INNER_MODULE.fullmatch(module.static or ""):
         module = literal_word(inner[1], module.start, module.end)
     if module.static in _WRITING_MODULES:
-        return [Effect("writes", word) for word in operands if word.prefix[:1] != "-"]
+        found = [Effect("writes", word) for word in operands if word.prefix[:1] != "-"]
+        clears = any(word.static == "--clear" for word in operands)
+        return [*found, *(Effect("replaces", each.word) for each in found if clears)]
     if module.static in _RUNNING_MODULES:
         codes = [word for before, word in pairwise(operands) if before.static == "-c"]
         effects = [effect for word in codes for effect in code_effects("python", word)]
+        effects += [Effect("unclear-program", w) for w in codes if _SHELL_MAGIC.search(w.shown)]
         return effects if codes else [Effect("runs-input", module)]
-    if module.static in ("runpy", "trace", "profile"):
+    if module.static in ("py_compile", "compileall"):
+        return [Effect("odd-place", word) for word in operands if word.prefix[:1] in ("/", "~")]
+    if module.static in _UNCLEAR_MODULES:
         return [Effect("unclear-program", module)]
     if module.static == "timeit":
         return [effect for word in operands for effect in code_effects("python", word)]
@@ -213,6 +228,8 @@ def framework_code(language: str, operands: tuple[Word, ...]) -> list[Effect]:
     """`manage.py shell -c CODE` and `artisan tinker --execute=CODE`."""
     script = (operands[0].static or "").split("/")[-1] if operands else ""
     found: list[Effect] = []
+    if script == "artisan" and any(_ARTISAN_DROPS.fullmatch(w.static or "") for w in operands[1:2]):
+        found.append(Effect("database-deletes", operands[1]))
     for before, word in pairwise(operands):
         if script == "manage.py" and before.static in ("-c", "--command"):
             found.extend(code_effects(language, word))
@@ -240,6 +257,8 @@ def code_effects(language: str, word: Word) -> list[Effect]:
         found.append(Effect("program-deletes", word))
     if len(stand_in) <= _LONGEST_SCRIPT and _SENDS_SECRET.search(stand_in):
         found.append(Effect("sends-secret", word))
+    if len(stand_in) <= _LONGEST_SCRIPT and _READS_KEYS.search(stand_in):
+        found.append(Effect("reads-secret", word))
     if len(stand_in) <= _LONGEST_SCRIPT and _FETCHES_CODE.search(stand_in):
         found.append(Effect("program-unreadable", word))
     return [*found, *code_paths(word)]
@@ -249,12 +268,14 @@ def read_script_file(invocation: Invocation) -> list[Effect]:
     """An interpreter whose language nobody reads here: it runs a file, or nobody can tell what."""
     operands = invocation.arguments.operands
     named_file = invocation.arguments.named("--script", "--load", "-f", "--file")
-    if operands or named_file or invocation.only_asks_about_itself:
+    has_code = invocation.arguments.named("-e", "--eval", "-E", "--print")
+    if operands or named_file or has_code or invocation.only_asks_about_itself:
         fed = [word for word in operands[:1] if (word.static or "") in STDIN_NAMES]
         return [Effect("unclear-program", word) for word in fed]
     return [Effect("unclear-program", invocation.words[0])]
 
 
+_ARTISAN_DROPS: Final = pattern(r"migrate:(?:fresh|reset|refresh)|db:wipe")
 # What starts a program of this machine: `!` and `spawn` of SIMH, `\\!` of psql and mysql.
 _STARTS: Final = {
     "emulator": r"(?mi)^\s*(?:!|sp[a-z]*\s)",

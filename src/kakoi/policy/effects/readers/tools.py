@@ -8,6 +8,7 @@ from kakoi.policy.effects.arguments import Arguments, Option, read_arguments
 from kakoi.policy.effects.languages.chmod import mode_effects
 from kakoi.policy.effects.programs import Effect, Invocation
 from kakoi.policy.effects.readers.shell import Reader
+from kakoi.policy.effects.unlisted_options import CALLING_NAME
 from kakoi.policy.parsing.words import Expands, Word, literal_word
 
 _SCHEME: Final = pattern(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -39,6 +40,7 @@ _SELECTS: Final = pattern(
     re.IGNORECASE,
 )
 _MAKE_RUNS: Final = frozenset({"SHELL", ".SHELLFLAGS", "MAKEFLAGS", "MAKE", "MAKEFILES"})
+_INSTALLED_INTO: Final = frozenset(("prefix", "exec_prefix", "bindir", "libdir", "sysconfdir"))
 _READING: Final = {
     "stash": {"list", "show"},
     "remote": {"show", "get-url", "-v", "--verbose"},
@@ -301,6 +303,7 @@ def read_sqlite(invocation: Invocation) -> list[Effect]:
     """sqlite3: its dot-commands can run programs and write anywhere, from its input as well."""
     operands = invocation.arguments.operands
     found = [Effect("reads", file) for file in operands[:1]]
+    found += [Effect("code-text", word) for word in operands[1:] if word.text is None]
     if operands and _DATABASE_ELSEWHERE.match(operands[0].shown):
         reads = invocation.arguments.named("-readonly") or all(map(_only_selects, operands[1:]))
         found += [] if reads and operands[1:] else [Effect("database-elsewhere", operands[0])]
@@ -425,6 +428,7 @@ def read_texts(invocation: Invocation) -> list[Effect]:
 def read_make(invocation: Invocation) -> list[Effect]:
     """`make NAME=value`: some names and some values run programs."""
     found: list[Effect] = []
+    staged = any(word.prefix.startswith("DESTDIR=") for word in invocation.arguments.operands)
     for word in invocation.arguments.operands:
         name, equals, value = word.prefix.partition("=")
         if not equals:
@@ -435,6 +439,12 @@ def read_make(invocation: Invocation) -> list[Effect]:
             found.append(Effect("runs-hook", word))
         elif bare == name:
             found.append(Effect("sets", word))
+        if bare.lower() in _INSTALLED_INTO and not staged:
+            found.append(Effect("odd-place", word.after(len(name) + 1)))
+        program, _, more = value.partition(" ")
+        if CALLING_NAME.fullmatch(bare) and ("/" in program or more):
+            started = literal_word(f"{program} --version", word.start, word.end)
+            found.append(Effect("runs-shell", started))
     return found
 
 

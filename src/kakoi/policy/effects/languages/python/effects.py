@@ -209,7 +209,7 @@ _WRITERS: Final[Mapping[str, Sequence[int]]] = {
     **dict.fromkeys(("os.chmod", "os.chown", "os.mkdir", "os.makedirs"), (0,)),
     **dict.fromkeys(("os.rename", "os.replace", "shutil.move"), (0, 1)),
     **dict.fromkeys(("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree"), (1,)),
-    **dict.fromkeys(("os.symlink", "os.link"), (1,)),
+    **dict.fromkeys(("os.symlink", "os.link"), (0, 1)),
 }
 _PATH_WRITERS: Final = frozenset(
     {"write_text", "write_bytes", "open", "unlink", "rmdir", "touch", "mkdir", "rename", "chmod"}
