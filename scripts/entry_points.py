@@ -8,6 +8,7 @@ kakoi that it calls.
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,7 @@ _STARTERS = {
     "tests.images.boxes.Box": "the image",
 }
 _MOST_SHOWN = 4
+_IMPORTS = re.compile(r"^from (kakoi[\w.]*) import ([\w, ]+)$", re.MULTILINE)
 
 
 def _public_names() -> dict[int, str]:
@@ -139,7 +141,7 @@ class Tests:
         if (module.path, id(node)) in seen:
             return Found()
         seen.add((module.path, id(node)))
-        found = Found(commands=self._typed(node))
+        found = Found(commands=self._typed(node), others=self._written(node))
         for name in _names_in(node):
             if name in module.definitions:
                 found |= self._follow(module, module.definitions[name], seen)
@@ -167,6 +169,23 @@ class Tests:
             if texts and texts[0] in self.commands:
                 found.add(f"kakoi {texts[0]}")
         return frozenset(found)
+
+    def _written(self, node: ast.AST) -> frozenset[str]:
+        """The public names that a program imports whose text is in the test."""
+        texts = [
+            each.value
+            for each in ast.walk(node)
+            if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        ]
+        imports = [found for text in texts for found in _IMPORTS.findall(text)]
+        return frozenset(
+            f"`{self.public[key]}`"
+            for source, names in imports
+            if source in PUBLIC
+            for name in names.split(",")
+            if (key := id(getattr(importlib.import_module(source), name.strip(), None)))
+            in self.public
+        )
 
     def _imported(self, source: str, name: str, seen: set[tuple[Path, int]]) -> Found:
         if source.startswith(_NOT_CALLED):

@@ -109,7 +109,7 @@ class ShellExecutor:
             config=self._security.sandbox,
             policy=self._policy,
             workspace=str(self.working_dir),
-            approve=_ask_at_the_terminal if self.require_confirmation else None,
+            approve=_ask_at_the_terminal if self.require_confirmation and _is_terminal() else None,
             ask_always=self.require_confirmation,
         )
         self._held: LazyResource[DoorSandbox] = LazyResource(
@@ -211,10 +211,13 @@ def _forward(fd: int, data: bytes) -> None:
     write_whole(fd, data)
 
 
+def _is_terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 async def _ask_at_the_terminal(decision: Decision) -> bool:
-    """Ask the user at the terminal; without a terminal the answer is no."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        return False
+    """Ask the user at the terminal."""
     prompt = f"Execute command: {shown(decision.command)}? [y/N] "
     try:
         answer = await asyncio.to_thread(input, prompt)

@@ -82,7 +82,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Deployment:
     return Deployment(tmp_path.resolve(), request.param)
 
 
-@pytest.mark.requirement("D-037", "D-038")
+@pytest.mark.requirement("A-059", "D-037", "D-038")
 def test_the_command_file_of_the_spec_runs_with_just_the_tools_it_names(
     deployment: Deployment,
 ) -> None:
@@ -108,6 +108,10 @@ def test_the_command_file_of_the_spec_runs_with_just_the_tools_it_names(
     assert "main" in pushed
     assert "there is no tool 'grep_content'" in refused
     assert "there is no tool 'execute_command'" in unknown
+    # Two failures in a row: the model is asked to think before it goes on.
+    reminded = json.dumps(deployment.server.requests[-1]["messages"])
+    assert "Your last 2 steps have failed" in reminded
+    assert "Your last 2 steps have failed" in done.stderr
     log = deployment.git("-C", "hub.git", "log", "--format=%an %s", "main")
     assert log == "Ann Author chore: release\n"
     lines = (deployment.folder / "audit.jsonl").read_text().splitlines()

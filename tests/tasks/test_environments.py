@@ -263,7 +263,7 @@ async def test_a_container_that_died_is_reported_with_its_state(git: GitServer, 
     await manager.cleanup(info.task_uuid)
 
 
-@pytest.mark.requirement("A-009")
+@pytest.mark.requirement("A-007", "A-009")
 async def test_a_task_may_end_while_its_command_runs(git: GitServer, make: Make, owner: str) -> None:  # fmt: skip
     manager = make()
     info = await manager.prepare(a_task(git.url("open/project")))

@@ -99,6 +99,7 @@ print(changed)
 """
 
 
+@pytest.mark.requirement("A-045")
 @pytest.mark.parametrize("kind", KINDS, ids=["pip", "npm", "npm with a lock file"])
 @pytest.mark.slow("three environments, and a package manager in each")
 async def test_a_task_has_what_was_downloaded_before_and_cannot_change_it_for_the_next(

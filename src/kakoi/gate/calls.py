@@ -128,6 +128,7 @@ def approval_error(decision: Decision, who: str) -> UserCancelledError:
             f"every {decision.kind} needs approval here, and {who}",
             decision=decision,
             details={"command": decision.command},
+            hint="somebody has to answer, at a terminal or in an `approve` function",
         )
     worst = decision.findings[0]
     return UserCancelledError(

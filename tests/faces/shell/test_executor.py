@@ -375,10 +375,11 @@ async def test_without_a_terminal_the_answer_is_no(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    with pytest.raises(UserCancelledError):
+    with pytest.raises(UserCancelledError, match="there was nobody to ask") as raised:
         await ShellExecutor(require_confirmation=True).exec("echo > marker")
+    assert "at a terminal" in raised.value.hint
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserCancelledError):
+    with pytest.raises(UserCancelledError, match="there was nobody to ask"):
         await ShellExecutor(require_confirmation=True).exec("echo > marker")
     assert not (workspace / "marker").exists()
     assert [event for event, _ in events(tmp_path)] == [Event.ASKED, Event.DECLINED] * 2
