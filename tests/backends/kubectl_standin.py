@@ -17,8 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-INSIDE = """bwrap --unshare-all --unshare-user --cap-drop ALL --uid 4242 --gid 4242 --die-with-parent --ro-bind / / --proc /proc
-    --dev /dev --tmpfs /tmp --dir /tmp/work --chdir /tmp/work""".split()
+INSIDE = "bwrap --unshare-all --unshare-user --cap-drop ALL --uid 4242 --gid 4242 --die-with-parent"
+OWN = "--proc /proc --dev /dev --tmpfs /tmp --dir /workspace --chdir /workspace"
 RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
 
 
@@ -67,9 +67,19 @@ def main(folder: Path, words: list[str]) -> int:
                 (pods / word).unlink(missing_ok=True)
     elif verb == "exec":
         (folder / "executes").write_text(str(os.getpid()), encoding="ascii")
-        argv = [*INSIDE, *given[given.index("--") + 1 :]]
+        argv = [*INSIDE.split(), *machine(), *OWN.split(), *given[given.index("--") + 1 :]]
         os.execvp(argv[0], argv)  # noqa: S606
     return 0
+
+
+def machine() -> list[str]:
+    """Return arguments that show this machine's files: all but what a pod has of its own."""
+    words: list[str] = []
+    for name in sorted(set(os.listdir("/")) - {"proc", "dev", "tmp", "workspace"}):
+        path = f"/{name}"
+        is_link = os.path.islink(path)
+        words += ["--symlink", os.readlink(path), path] if is_link else ["--ro-bind", path, path]
+    return words
 
 
 def get(folder: Path, pods: Path, given: list[str]) -> None:
