@@ -1,5 +1,6 @@
 """Settings and a machine → what bubblewrap is told. Nothing is started here."""
 
+import glob
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -229,3 +230,11 @@ def test_this_machine_is_seen_without_its_secrets() -> None:
     assert [
         path for path in system.files if any(path.startswith(f"{f}/") for f in system.folders)
     ] == []
+
+
+def test_the_files_of_etc_are_those_that_the_patterns_match() -> None:
+    patterns = bubblewrap_launch._ETC
+    assert all("*" not in pattern.partition("/")[0][:-1] for pattern in patterns)
+    found = sorted(path for pattern in patterns for path in glob.glob(f"/etc/{pattern}"))
+    assert bubblewrap_launch.harmless_etc() == found
+    assert "/etc/nsswitch.conf" in found

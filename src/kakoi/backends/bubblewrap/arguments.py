@@ -149,9 +149,18 @@ def _find_bwrap() -> str | None:
 
 def harmless_etc() -> list[str]:
     """The paths in /etc that every program may see, if this machine has them."""
-    patterns = [f"/etc/{name}" for name in _ETC]
-    plain = [path for path in patterns if "*" not in path and os.path.lexists(path)]
-    return sorted([*plain, *(path for each in patterns if "*" in each for path in glob.glob(each))])
+    names = os.listdir("/etc")  # Once: `glob` would list it for each pattern.
+    found: list[str] = []
+    for pattern in _ETC:
+        first, _, rest = pattern.partition("/")
+        is_prefix = first.endswith("*")
+        for name in [n for n in names if n.startswith(first[:-1])] if is_prefix else [first]:
+            path = os.path.join("/etc", name, *([rest] if rest else []))
+            if "*" in rest:
+                found += glob.glob(path)
+            elif os.path.lexists(path):
+                found.append(path)
+    return sorted(found)
 
 
 def _link_into_usr(path: str) -> str:
