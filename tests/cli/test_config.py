@@ -1,7 +1,9 @@
 """`kakoi config`: what holds, where from, files to begin with, and a schema for editors."""
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from kakoi.settings.loader import load_settings
 from kakoi.settings.model import Settings, settings_table
 from kakoi.settings.schema import json_schema
 from tests.cli.calling import Home
+from tests.cli.forked import kakoi
 
+WAIT_S = 60
 jsonschema: Any = pytest.importorskip("jsonschema")
 
 
@@ -192,3 +196,59 @@ def test_show_hides_the_password_of_an_address(home: Home) -> None:
         _, out, _ = home("config", "show", *more, KAKOI_QUEUE_URL=url)
         assert "queue.example" in out
         assert "53cr3t" not in out
+
+
+@pytest.mark.parametrize("name", ["kakoi.yml", ".kakoi.yml", "home/.config/kakoi/config.yml"])
+def test_a_settings_file_with_another_ending_is_an_error_that_names_the_right_one(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("policy: {exclude: [ls]}\n")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home")}
+
+    def typed(*words: str) -> "subprocess.CompletedProcess[str]":
+        return kakoi(*words, cwd=tmp_path, env=environ, text=True, timeout=WAIT_S)
+
+    for words, status in (
+        (("check", "ls"), 2),
+        (("run", "ls"), 125),
+        (("prompt",), 2),
+        (("config", "show"), 2),
+    ):
+        done = typed(*words)
+        assert (done.returncode, done.stdout) == (status, ""), words
+        assert f"{path.name} is not read under this name\n  hint: rename it to " in done.stderr
+        assert f"{path.stem}.yaml\n" in done.stderr
+    listed = typed("config", "path").stdout
+    assert f"{path.name}  (NOT READ: rename it to {path.stem}.yaml)\n" in listed
+    path.rename(path.with_suffix(".yaml"))
+    assert typed("check", "ls").returncode == 126
+
+
+@pytest.mark.parametrize(
+    ("text", "idle", "because"),
+    [
+        ("policy: {custom_list: [ls]}", "policy.custom_list", "policy.use_default` is true"),
+        (
+            "tasks: {network: {external_access: false, whitelist_mode: true}}",
+            "tasks.network.whitelist_mode",
+            "tasks.network.external_access` is false",
+        ),
+        (
+            "tasks: {network: {allowed_domains: [example.org]}}",
+            "tasks.network.allowed_domains",
+            "tasks.network.whitelist_mode` is false",
+        ),
+        ("tasks: {clone: {shallow: false, depth: 5}}", "tasks.clone.depth", "shallow` is false"),
+    ],
+)
+def test_a_setting_that_another_one_makes_idle_is_named(
+    home: Home, text: str, idle: str, because: str
+) -> None:
+    home.write(home.config, text + "\n")
+    status, _, err = home("config", "show")
+    assert (status, f"warning: `{idle}` has no effect, because `" in err) == (0, True)
+    assert because in err
+    home.write(home.config, "policy: {use_default: false, custom_list: [ls]}\n")
+    assert "has no effect" not in home("config", "show")[2]

@@ -56,7 +56,11 @@ def test_the_log_reads_its_own_variable_unless_it_names_a_home(
 
 @pytest.mark.parametrize("kind", ["file", "link to nothing", "folder"])
 @pytest.mark.parametrize(
-    "name", ["kakoi.yaml", ".kakoi.yaml", "orch.yml", ".config/kakoi/config.yaml"]
+    "name",
+    [
+        *("kakoi.yaml", ".kakoi.yaml", "orch.yml", ".config/kakoi/config.yaml"),
+        *("kakoi.yml", ".kakoi.yml", ".config/kakoi/config.yml"),
+    ],
 )
 def test_each_file_that_can_set_something_is_noticed(home: Path, name: str, kind: str) -> None:
     environ = {"HOME": str(home)}

@@ -484,6 +484,12 @@ def test_a_size_that_a_project_can_only_lower_is_shown_as_people_write_it(source
         sources.load("policy: {allowed_directories: [work]}")
 
 
+def test_a_projects_file_with_another_ending_is_an_error_for_its_tasks_too() -> None:
+    for name in ("kakoi.yml", ".kakoi.yml"):
+        with pytest.raises(ConfigurationError, match=f"{name} is not read under this name"):
+            with_project(Settings(), {name: b"policy: {exclude: [ls]}"}, environ={})
+
+
 def test_a_rule_with_an_unknown_key_names_those_it_can_have() -> None:
     settings = PolicySettings(rules=({"id": "x", "decision": "deny"},))
     with pytest.raises(ConfigurationError, match="unknown key 'decision'") as caught:

@@ -5,8 +5,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from kakoi._support.user_folders import config_path
+from kakoi.errors import ConfigurationError
 
 PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")
+# Not read. In our own folders and with our own name they can only be meant for us, so they are an
+# error: the name of each file to the name that it must have.
+MISNAMED: Final = {"kakoi.yml": "kakoi.yaml", ".kakoi.yml": ".kakoi.yaml"}
+_MISNAMED_USER_FILE: Final = "config.yml"
 # Read in a project that has no file of ours.
 ORCHESTRATOR_FILE: Final = "orch.yml"
 # How the names of variables begin that set something. A test compares them with the model.
@@ -20,6 +25,27 @@ def user_file(environ: Mapping[str, str]) -> str:
     return environ.get("KAKOI_CONFIG") or os.path.join(config_path(environ), "config.yaml")
 
 
+def check_names(workspace: str | None, environ: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if a settings file has a name under which it is not read."""
+    found = [] if environ.get("KAKOI_CONFIG") else [misnamed_user_file(environ)]
+    if workspace is not None:
+        found += [os.path.normpath(os.path.join(workspace, name)) for name in MISNAMED]
+    for path in found:
+        if not _is_absent(path):
+            raise misnamed_error(path)
+
+
+def misnamed_error(path: str) -> ConfigurationError:
+    """Return the error for a settings file under a name that is not read."""
+    right = os.path.splitext(path)[0] + ".yaml"
+    return ConfigurationError(f"{path} is not read under this name", hint=f"rename it to {right}")
+
+
+def misnamed_user_file(environ: Mapping[str, str]) -> str:
+    """Return where the user's settings file is with a name that is not read."""
+    return os.path.join(config_path(environ), _MISNAMED_USER_FILE)
+
+
 def is_anything_set(workspace: str, environ: Mapping[str, str]) -> bool:
     """Whether a file or a variable could change what a verdict depends on, or break the settings.
 
@@ -28,8 +54,9 @@ def is_anything_set(workspace: str, environ: Mapping[str, str]) -> bool:
     for name, value in environ.items():
         if name.startswith(_VARIABLES) and value and (name != _AUDIT_FILE or value[0] == "~"):
             return True
-    names = (*PROJECT_FILES, ORCHESTRATOR_FILE)
-    paths = [user_file(environ), *(os.path.join(workspace, name) for name in names)]
+    names = (*PROJECT_FILES, *MISNAMED, ORCHESTRATOR_FILE)
+    own = (user_file(environ), misnamed_user_file(environ))
+    paths = [*own, *(os.path.join(workspace, name) for name in names)]
     return not all(map(_is_absent, paths))
 
 

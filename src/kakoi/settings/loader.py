@@ -17,7 +17,14 @@ from kakoi._support.parsing import Item, nearest, read_items, snake_case, yaml_i
 from kakoi._support.text import shown
 from kakoi.backends.settings import AUTO
 from kakoi.errors import ConfigurationError
-from kakoi.settings.files import ORCHESTRATOR_FILE, PROJECT_FILES, user_file
+from kakoi.settings.files import (
+    MISNAMED,
+    ORCHESTRATOR_FILE,
+    PROJECT_FILES,
+    check_names,
+    misnamed_error,
+    user_file,
+)
 from kakoi.settings.model import Settings, build, defaults, settings_table, value_at
 from kakoi.settings.project_network import narrowed, without_dormant_lines
 from kakoi.settings.shell_security import ShellSecurity, load_security
@@ -79,6 +86,8 @@ def load_settings(
     variables = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    own = {"KAKOI_CONFIG": "given", **variables} if config_file else variables
+    check_names(None if workspace is None else str(workspace), own)
     path = config_file or Path(user_file(variables))
     items = read_items(path)
     if items is None and (config_file is not None or variables.get("KAKOI_CONFIG")):
@@ -204,6 +213,9 @@ def with_project(
 
     `files`: the project's settings files by name; more than one is an error.
     """
+    for name in files:
+        if name in MISNAMED:
+            raise misnamed_error(f"the project's {name}")
     if len(files) > 1:
         raise ConfigurationError(
             f"the project has {' and '.join(files)}", hint="keep only one of them"

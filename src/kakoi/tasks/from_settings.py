@@ -20,7 +20,7 @@ from kakoi.packages.from_settings import installer_policy, list_folder
 from kakoi.packages.installer import read_lists
 from kakoi.sandbox.from_settings import limits_from
 from kakoi.settings.audit_log import audit_file, audit_log, now
-from kakoi.settings.files import PROJECT_FILES
+from kakoi.settings.files import MISNAMED, PROJECT_FILES
 from kakoi.settings.loader import load_settings, with_project
 from kakoi.settings.model import Settings
 from kakoi.settings.policy import policy_from
@@ -57,7 +57,7 @@ def environment_manager(
         credential_for=credential_for,
         ssh_env=ssh_variables(),
         audit=audit_log(audit_file(settings)),
-        project_files=PROJECT_FILES,
+        project_files=(*PROJECT_FILES, *MISNAMED),
         read_project=lambda files: environment_options(with_project(settings, files)),
         enabled=settings.tasks.enabled,
     )

@@ -37,7 +37,7 @@ from kakoi.process.executor import ProcessExecutor
 from kakoi.sandbox.from_settings import sandbox_from
 from kakoi.sandbox.options import SandboxOptions
 from kakoi.settings.audit_log import audit_file, now
-from kakoi.settings.files import PROJECT_FILES
+from kakoi.settings.files import MISNAMED, PROJECT_FILES
 from kakoi.settings.loader import with_project
 from kakoi.settings.model import Settings
 from kakoi.settings.policy import policy_from
@@ -202,7 +202,8 @@ def read_rules_files(files: Mapping[str, bytes]) -> ProjectRules:
 
 
 def _options(settings: Settings, workspace: str, task: str) -> SandboxOptions:
-    found = {name: read_project_text(Path(workspace, name), hint=_HINT) for name in PROJECT_FILES}
+    names = (*PROJECT_FILES, *MISNAMED)
+    found = {name: read_project_text(Path(workspace, name), hint=_HINT) for name in names}
     files = {name: text.encode() for name, text in found.items() if text is not None}
     own = with_project(settings, files) if files else settings
     return SandboxOptions(

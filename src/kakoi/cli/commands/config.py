@@ -14,7 +14,13 @@ from kakoi.cli.group import CommandGroup, help_end
 from kakoi.cli.io.messages import print_message
 from kakoi.cli.options import existing_directory, policy_options, target_from
 from kakoi.errors import ConfigurationError
-from kakoi.settings.files import ORCHESTRATOR_FILE, PROJECT_FILES, user_file
+from kakoi.settings.files import (
+    MISNAMED,
+    ORCHESTRATOR_FILE,
+    PROJECT_FILES,
+    misnamed_user_file,
+    user_file,
+)
 from kakoi.settings.loader import LoadedSettings
 from kakoi.settings.model import defaults, section_docs, settings_table, value_at
 from kakoi.settings.shell_security import find_feature_off, find_security
@@ -24,6 +30,13 @@ _WORKSPACE: Final = click.option(
     "--workspace", metavar="DIR", default=".", help="The project's directory (default: this one)."
 )
 _EXIT_CODES: Final = "0 success; 2 usage error, or invalid settings or files."
+# A setting, and the value of another one with which it has no effect.
+_IDLE: Final = (
+    ("policy.custom_list", "policy.use_default", True),
+    ("tasks.network.whitelist_mode", "tasks.network.external_access", False),
+    ("tasks.network.allowed_domains", "tasks.network.whitelist_mode", False),
+    ("tasks.clone.depth", "tasks.clone.shallow", False),
+)
 _FOR_USER: Final = """\
 # Settings of kakoi. A line such as `#timeout_seconds: 1800` shows a default; remove the `#` to
 # change it. `kakoi config show --origin` shows the effective values, and where they come from.
@@ -63,6 +76,11 @@ def show(context: click.Context, /, *, origin: bool, as_json: bool, **_settings:
     width = min(max(len(line) for line, _ in lines), 60)
     for line, where in lines:
         click.echo(f"{line:<{width}}  # {shown(where)}" if origin else line)
+    for path, other, value in _IDLE:
+        is_set = loaded.origin(path) != "default" and value_at(loaded.settings, path)
+        if is_set and value_at(loaded.settings, other) is value:
+            word = "true" if value else "false"
+            print_message(f"warning: `{path}` has no effect, because `{other}` is {word}")
     server = loaded.settings.tasks.mcp_server
     if server.command and not server.is_foreign:
         print_message(DESIGNED_SERVER_IS_OURS)
@@ -131,6 +149,8 @@ def schema(*, project: bool) -> None:
 
 def _files(workspace: str) -> Iterator[tuple[str, Path]]:
     yield "your own settings", Path(user_file(os.environ))
+    if (path := Path(misnamed_user_file(os.environ))).exists():
+        yield "NOT READ: rename it to config.yaml", path
     security = find_security(os.environ, workspace)
     yield "your own rules for the profile `shell`", security.used or security.place
     if (off_by := find_feature_off(os.environ)) is not None:
@@ -139,6 +159,9 @@ def _files(workspace: str) -> Iterator[tuple[str, Path]]:
         yield "NOT READ: move its content to the file above, or remove it", path
     for name in PROJECT_FILES:
         yield "the project's settings, which can only tighten", Path(workspace, name)
+    for name, right in MISNAMED.items():
+        if (path := Path(workspace, name)).exists():
+            yield f"NOT READ: rename it to {right}", path
     if (path := Path(workspace, ORCHESTRATOR_FILE)).is_file():
         yield "its `sandbox` section, if there is no file above; can only tighten", path
 
