@@ -12,7 +12,9 @@ import pytest
 from kakoi import (
     ConfigurationError,
     MissingFileError,
+    Reason,
     Sandbox,
+    SandboxError,
     SecurityError,
     UnsupportedError,
     load_policy,
@@ -137,6 +139,27 @@ async def test_a_watch_that_cannot_begin_leaves_nothing_open(tmp_path: Path) -> 
                 await watch.__aenter__()
 
 
+async def test_closing_ends_what_is_waited_for_and_records_it(tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    box = await Sandbox("bubblewrap", audit=log).open()
+    job = await box.start("echo begun; sleep 600")
+    await job.read(wait=60)
+    other = await box.start("sleep 600")
+    begun = asyncio.Event()
+
+    async def wait() -> Any:
+        begun.set()
+        return await job.wait()
+
+    waiter = asyncio.create_task(wait())
+    await begun.wait()
+    await box.close()
+    assert (await waiter).reason is Reason.SANDBOX_LOST
+    with pytest.raises(SandboxError, match="closed"):
+        await other.wait()
+    assert [str(record.event) for record in read(log)].count("ended") == 2
+
+
 # --- Files -----------------------------------------------------------------------------------
 
 
@@ -244,6 +267,7 @@ async def test_a_backend_of_your_own_is_described_as_far_as_it_is_known(tmp_path
         assert box.info.network == "host"
         assert not box.info.private
         await box._life.opened.adapter.run(Command(command="true"))
+    assert repr(box) == "<Sandbox closed>"
 
 
 @pytest.mark.parametrize("id", ["", "a b", "../x", "-f", "a\0", "a/b", 5])

@@ -431,12 +431,13 @@ class Gate:
             await self._record_end(end_entry(entry, result))
         return result
 
-    async def close(self) -> None:
+    async def close(self, *, ended: bool = False) -> None:
         """Stop waiting for jobs, and end those in sandboxes of their own.
 
-        The caller still owns the sandbox.
+        The caller still owns the sandbox. `ended`: it has been ended; the ends of its jobs are
+        recorded.
         """
-        await self._jobs.close()
+        await self._jobs.close(ended=ended)
 
     # --- Before ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from kakoi.results import ExecutionResult
 _MOST_REMEMBERED: Final = 256
 # Sandboxes of ended jobs, kept so that their output can be read.
 _MOST_PLACES: Final = 4
+_LAST_S: Final = 10.0
 _Ending = asyncio.Task[ExecutionResult]
 
 
@@ -75,10 +76,20 @@ class Jobs:
         """Return the channels to all sandboxes with a single job."""
         return [channel for channel, _ in self._places.values()]
 
-    async def close(self) -> None:
-        """Stop waiting for all of them, and end the sandboxes that are kept for them."""
+    async def close(self, *, ended: bool) -> None:
+        """Stop waiting for all of them, and end the sandboxes that are kept for them.
+
+        `ended`: the sandbox has been ended with its jobs, so each end is known in a moment.
+        """
+        if ended:
+            await self._close_places()
+            if self._endings:
+                await asyncio.wait(self._endings, timeout=_LAST_S)
         for ending in list(self._endings):
             ending.cancel()
         await asyncio.gather(*self._endings, return_exceptions=True)
+        await self._close_places()
+
+    async def _close_places(self) -> None:
         while self._places:
             await self._places.popitem()[1][1].aclose()

@@ -22,7 +22,7 @@ from kakoi.channel.api import (
     new_id,
 )
 from kakoi.errors import ConfigurationError, ExecutionError
-from kakoi.results import Capture, ExecutionResult
+from kakoi.results import Capture, ExecutionResult, Reason
 from kakoi.sandbox.commands import prepare
 from kakoi.sandbox.lifecycle import SandboxLife
 
@@ -198,13 +198,18 @@ class Job:
     async def wait(self, timeout: float) -> ExecutionResult | None: ...
 
     async def wait(self, timeout: float = math.inf) -> ExecutionResult | None:
-        """Wait for its end and return its result; None if it still runs after `timeout` seconds."""
+        """Wait for its end and return its result; None if it still runs after `timeout` seconds.
+
+        Raises SandboxError if this process has detached from the sandbox meanwhile.
+        """
         check_type("timeout", timeout, int, float)
         if not timeout >= 0:
             raise ConfigurationError(f"timeout is {timeout}; it must not be negative")
         opened = await self._life.ready()
         wait_s = None if timeout == math.inf else timeout
         result = await opened.gate.wait(self.id, wait_s=wait_s)
+        if result is None and wait_s is None:
+            self._life.check_owner()
         return None if result is None else await self._finished(result)
 
     async def stop(self) -> ExecutionResult:
@@ -214,6 +219,8 @@ class Job:
 
     async def _finished(self, result: ExecutionResult) -> ExecutionResult:
         """Keep and return the result, with the head of its output."""
+        if result.reason is Reason.SANDBOX_LOST:
+            self._result = result  # Its output is lost, too.
         if self._result is None:
             stdout = await self._head("stdout", result.stdout_bytes)
             stderr = await self._head("stderr", result.stderr_bytes)

@@ -95,6 +95,9 @@ class SandboxLife:
         """The id of the sandbox, once it was opened."""
         return self._left_id or self.opened.id
 
+    def __repr__(self) -> str:
+        return self._over or ("not open" if self._opened is None else self._opened.id)
+
     @property
     def opened_or_none(self) -> OpenSandbox | None:
         """The open sandbox; None before it is opened and after it is closed."""

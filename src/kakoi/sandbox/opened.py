@@ -105,8 +105,12 @@ class OpenSandbox:
     def own(self, stack: contextlib.AsyncExitStack) -> "OpenSandbox":
         """Let commands in, and close what is on the stack at the end."""
         self._closing.push_async_callback(self.records.release)
-        self._closing.push_async_callback(stack.pop_all().aclose)
-        self._closing.push_async_callback(self.gate.close)
+        if self.options.keeps_backend:
+            self._closing.push_async_callback(stack.pop_all().aclose)
+            self._closing.push_async_callback(self.gate.close)
+        else:  # Jobs end with the backend, and that is recorded.
+            self._closing.push_async_callback(self.gate.close, ended=True)
+            self._closing.push_async_callback(stack.pop_all().aclose)
         self.gate.enter(self.adapter, cwd=self.workspace)
         return self
 

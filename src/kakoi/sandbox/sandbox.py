@@ -123,8 +123,7 @@ class Sandbox:
         return box
 
     def __repr__(self) -> str:
-        opened = self._life.opened_or_none
-        return f"<Sandbox {'not open' if opened is None else opened.id}>"
+        return f"<Sandbox {self._life!r}>"
 
     @classmethod
     def from_settings(
