@@ -252,3 +252,37 @@ def test_a_setting_that_another_one_makes_idle_is_named(
     assert because in err
     home.write(home.config, "policy: {use_default: false, custom_list: [ls]}\n")
     assert "has no effect" not in home("config", "show")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.yaml", "agent: {}\ncommand_executor:\n  enabled: true\n"),
+        ("orch.yaml", "sandbox: {type: docker}\n"),
+        ("home/.kakoi/config.yaml", "tasks: {enabled: true}\n"),
+        ("home/.kakoi.yaml", "tasks: {enabled: true}\n"),
+        ("home/.config/kakoi.yaml", "tasks: {enabled: true}\n"),
+    ],
+)
+@pytest.mark.requirement("A-099")
+def test_settings_in_a_place_where_they_are_not_read_are_reported(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home")}
+    right = tmp_path / "home" / ".config" / "kakoi" / "config.yaml"
+
+    def typed(*words: str) -> "subprocess.CompletedProcess[str]":
+        return kakoi(*words, cwd=tmp_path, env=environ, text=True, timeout=WAIT_S)
+
+    fix = "rename it to orch.yml" if name == "orch.yaml" else f"move its content to {right}"
+    assert f"{path}  (NOT READ: {fix})" in typed("config", "path").stdout
+    assert f"{path.name} is not read: {fix}" in typed("config", "show").stderr
+    right.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(right)
+    right.write_text(text.replace("agent: {}\n", ""))
+    assert "NOT READ" not in typed("config", "path").stdout
+    (tmp_path / "config.yaml").write_text("other: {command_executor: 1}\n")
+    assert "NOT READ" not in typed("config", "path").stdout

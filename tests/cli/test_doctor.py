@@ -61,7 +61,10 @@ def test_a_security_file_that_is_not_read_is_reported_with_the_place_to_put_it(
     for path in (used, stray):
         path.parent.mkdir(parents=True)
         path.write_text("[shell]\nenabled = false\n")
+    (home / ".kakoi" / "config.yaml").write_text("tasks: {enabled: true}\n")
     _, out, err = Door(lonely.workspace, lonely.log, {**lonely.env, "HOME": str(home)})("doctor")
+    assert f"not ok        settings file    {home}/.kakoi/config.yaml is not read" in out
+    assert f"fix: move its content to {home}/.config/kakoi/config.yaml, or remove it" in out
     assert f"ok            security.toml    {used} is read" in out
     assert f"not ok        security.toml    {stray} is not read" in out
     assert f"fix: move its content to {used}, or remove it" in out

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from kakoi._support.user_folders import config_path
+from kakoi._support.user_folders import config_path, home_folder
 from kakoi.errors import ConfigurationError
 
 PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")
@@ -12,6 +12,11 @@ PROJECT_FILES: Final = ("kakoi.yaml", ".kakoi.yaml")
 # error: the name of each file to the name that it must have.
 MISNAMED: Final = {"kakoi.yml": "kakoi.yaml", ".kakoi.yml": ".kakoi.yaml"}
 _MISNAMED_USER_FILE: Final = "config.yml"
+# Where people look for settings of their own, below the home.
+_ELSEWHERE: Final = (
+    *(".kakoi/config.yaml", ".kakoi/config.yml", ".kakoi.yaml", ".kakoi.yml"),
+    ".config/kakoi.yaml",
+)
 # Read in a project that has no file of ours.
 ORCHESTRATOR_FILE: Final = "orch.yml"
 # How the names of variables begin that set something. A test compares them with the model.
@@ -44,6 +49,40 @@ def misnamed_error(path: str) -> ConfigurationError:
 def misnamed_user_file(environ: Mapping[str, str]) -> str:
     """Return where the user's settings file is with a name that is not read."""
     return os.path.join(config_path(environ), _MISNAMED_USER_FILE)
+
+
+def unread_files(workspace: str, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return files that people may expect to be read, because of their name or a section.
+
+    The values say what to do about them.
+    """
+    home, own = str(home_folder(environ)), user_file(environ)
+    found = [os.path.join(home, name) for name in _ELSEWHERE]
+    others = ("config.yaml", "config.yml", "orch.yaml")
+    found += [path for name in others if _has_section(path := os.path.join(workspace, name))]
+    read = {os.path.realpath(os.path.join(workspace, name)) for name in PROJECT_FILES}
+    read.add(os.path.realpath(own))
+    return {
+        path: f"rename it to {ORCHESTRATOR_FILE}"
+        if path.endswith("orch.yaml")
+        else f"move its content to {own}"
+        for path in found
+        if os.path.isfile(path) and os.path.realpath(path) not in read
+    }
+
+
+def _has_section(path: str) -> bool:
+    """Tell if a file of another program has a section that is meant for us."""
+    from pathlib import Path  # Judging does not need them.
+
+    from kakoi._support.parsing import read_text
+
+    section = "sandbox:" if os.path.basename(path).startswith("orch") else "command_executor:"
+    try:
+        text = read_text(Path(path), follow_links=False) or ""
+    except ConfigurationError:
+        return False
+    return any(line.startswith(section) for line in text.splitlines())
 
 
 def is_anything_set(workspace: str, environ: Mapping[str, str]) -> bool:

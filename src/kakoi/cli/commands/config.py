@@ -19,6 +19,7 @@ from kakoi.settings.files import (
     ORCHESTRATOR_FILE,
     PROJECT_FILES,
     misnamed_user_file,
+    unread_files,
     user_file,
 )
 from kakoi.settings.loader import LoadedSettings
@@ -89,6 +90,8 @@ def show(context: click.Context, /, *, origin: bool, as_json: bool, **_settings:
         print_message(f"{security.used} holds for the profile `shell`")
     for warning in security.warnings:
         print_message(f"warning: {warning}")
+    for each, fix in unread_files(context.params["workspace"], os.environ).items():
+        print_message(f"warning: {each} is not read: {fix}")
 
 
 @command.command(
@@ -162,6 +165,8 @@ def _files(workspace: str) -> Iterator[tuple[str, Path]]:
     for name, right in MISNAMED.items():
         if (path := Path(workspace, name)).exists():
             yield f"NOT READ: rename it to {right}", path
+    for each, fix in unread_files(workspace, os.environ).items():
+        yield f"NOT READ: {fix}", Path(each)
     if (path := Path(workspace, ORCHESTRATOR_FILE)).is_file():
         yield "its `sandbox` section, if there is no file above; can only tighten", path
 

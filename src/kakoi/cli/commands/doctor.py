@@ -26,6 +26,7 @@ from kakoi.cli.io.streams import stdout_has_color
 from kakoi.errors import KakoiError
 from kakoi.overlay.store import overlays_folder
 from kakoi.settings.audit_log import default_audit_file
+from kakoi.settings.files import unread_files
 from kakoi.settings.shell_security import find_feature_off, find_security, read_security
 
 _COLORS: Final = {
@@ -68,7 +69,9 @@ def command(*, as_json: bool, explain: bool, image: str | None) -> None:
             overlays=Path(overlays).absolute(),
         )
     )
-    found = dataclasses.replace(found, checks=(*found.checks, *_check_security_files()))
+    found = dataclasses.replace(
+        found, checks=(*found.checks, *_check_security_files(), *_check_unread_files())
+    )
     in_reach = asyncio.run(_exposures(found, image)) if explain else {}
     if as_json:
         click.echo(json.dumps(_as_dict(found, in_reach), indent=2))
@@ -78,6 +81,12 @@ def command(*, as_json: bool, explain: bool, image: str | None) -> None:
         for name, each in in_reach.items():
             click.echo("\n" + _in_reach_as_text(name, each))
     sys.exit(0 if found.ok else 1)
+
+
+def _check_unread_files() -> Iterator[Check]:
+    """Which settings files are in places where they are not read."""
+    for path, fix in unread_files(".", os.environ).items():
+        yield failed("settings", "settings file", f"{path} is not read", fix=f"{fix}, or remove it")
 
 
 def _check_security_files() -> Iterator[Check]:
