@@ -4,13 +4,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FRAMEWORKS := .venv-integrations
 
 # pip settings from the environment (PIP_INDEX_URL, PIP_CERT, …) still apply.
 export PIP_ROOT_USER_ACTION ?= ignore
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-changed test-extended check bench docs lock clean
+.PHONY: help run test test-all test-changed test-extended test-latest check bench docs lock clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -22,11 +23,15 @@ run: $(VENV)/.runtime ## Show kakoi's main job: commands judged, confined, ended
 test: $(VENV)/.dev ## Set up what the tests need, then prove every mechanism on every sandbox
 	scripts/test --tier default
 
-test-all: $(VENV)/.dev ## The same, and what takes long: repetitions, big images, toolchains
-	scripts/test --tier all
+test-all: $(VENV)/.dev $(FRAMEWORKS)/.made ## The same, and what takes long: repetitions, big images, toolchains
+	KAKOI_REQUIRE=integrations scripts/test --tier all
 
-test-extended: $(VENV)/.dev ## Only what `make test` leaves to `make test-all`
-	scripts/test --tier extended
+test-extended: $(VENV)/.dev $(FRAMEWORKS)/.made ## Only what `make test` leaves to `make test-all`
+	KAKOI_REQUIRE=integrations scripts/test --tier extended
+
+test-latest: $(VENV)/.dev ## Run the suites of the frameworks at their newest versions
+	PYTHON=$(PYTHON) scripts/integrations latest $(FRAMEWORKS)-latest
+	KAKOI_REQUIRE=integrations KAKOI_INTEGRATIONS=$(FRAMEWORKS)-latest scripts/test tests/integrations
 
 test-changed: $(VENV)/.dev ## What the diff against main can reach, in about a minute
 	$(BIN)/python -m tests.suite.changed
@@ -49,7 +54,7 @@ lock: ## Recompile requirements/*.txt (UPGRADE=--upgrade for newer releases)
 	PYTHON=$(PYTHON) scripts/lock $(UPGRADE)
 
 clean: ## Remove the virtual environment and every cache
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(FRAMEWORKS) $(FRAMEWORKS)-latest .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each stamp is written last, so that an interrupted setup runs again.
@@ -67,3 +72,6 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/.made
 	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
+
+$(FRAMEWORKS)/.made: requirements/integrations.txt requirements/build.txt pyproject.toml
+	PYTHON=$(PYTHON) scripts/integrations pinned $(FRAMEWORKS)

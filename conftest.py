@@ -5,4 +5,5 @@ pytest_plugins = (
     "tests.suite.hangs",
     "tests.suite.cancellation",
     "tests.suite.profile",
+    "tests.suite.foreign",
 )

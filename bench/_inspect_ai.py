@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 
 from _measurements import report
-from inspect_ai._util.error import PrerequisiteError  # type: ignore[import-not-found]
-from inspect_ai.util import SandboxEnvironment  # type: ignore[import-not-found]
-from inspect_ai.util._sandbox.docker import docker  # type: ignore[import-not-found]
-from inspect_ai.util._sandbox.docker.docker import DockerSandboxEnvironment  # type: ignore[import-not-found]
-from inspect_ai.util._sandbox.docker.prereqs import validate_prereqs  # type: ignore[import-not-found]
-from inspect_ai.util._sandbox.limits import OutputLimitExceededError  # type: ignore[import-not-found]
+from inspect_ai._util.error import PrerequisiteError
+from inspect_ai.util import SandboxEnvironment
+from inspect_ai.util._sandbox.docker import docker
+from inspect_ai.util._sandbox.docker.docker import DockerSandboxEnvironment
+from inspect_ai.util._sandbox.docker.prereqs import validate_prereqs
+from inspect_ai.util._sandbox.limits import OutputLimitExceededError
 
 TASK = "others"
 COMPOSE = """services:

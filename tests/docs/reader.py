@@ -61,10 +61,11 @@ def fits(real: str, expected: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class Given:
-    """Prerequisites of a page: variables, and words to replace in a test."""
+    """Prerequisites of a page: variables, words to replace in a test, and its interpreter."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    python: tuple[str, ...] = (sys.executable, "-W", "error")
 
 
 @dataclass
@@ -99,7 +100,7 @@ class Reader:
         if block.language == "sh":
             return self._make(text) if text.startswith("make ") else self._succeeds(text)
         if block.language == "python":
-            return self._succeeds(text, argv=[sys.executable, "-W", "error", "-c"])
+            return self._succeeds(text, argv=[*self.given.python, "-c"])
         if block.language == "yaml":
             if "apiVersion" in yaml.safe_load(text):
                 return []  # For a cluster. Only its YAML syntax can be checked here.

@@ -12,6 +12,7 @@ from tests.agents.openai_server import OpenAIServer, call
 from tests.cli.conftest import has_bubblewrap, has_image, need
 from tests.docs.pages import PAGES, Block, blocks, shown
 from tests.docs.reader import Given, Reader, fits, steps
+from tests.integrations.frameworks import python
 
 
 def complaints(reader: Reader, text: str) -> list[str]:
@@ -62,10 +63,19 @@ def an_engine() -> Iterator[Given]:
     yield Given()
 
 
+@contextmanager
+def the_frameworks() -> Iterator[Given]:
+    """The environment of scripts/integrations. Some frameworks warn about themselves."""
+    yield Given(python=(str(python()),))
+
+
 # What a page needs from outside: tests may not have it, or something stands in for it.
 NEEDS = {
     "docs/tutorial.md": a_model,
+    "docs/how-to/deepagents.md": the_frameworks,
+    "docs/how-to/inspect-ai.md": the_frameworks,
     "docs/how-to/own-image.md": an_image,
+    "docs/how-to/pydantic-ai.md": the_frameworks,
     "docs/how-to/sandbox.md": an_image,
     "docs/how-to/task-library.md": an_image,
     "docs/troubleshooting.md": an_engine,
@@ -74,8 +84,16 @@ NEEDS = {
 
 # Its code is that of the other edition: tests/test_readme.py holds them against each other.
 TRANSLATED = pytest.mark.extended("repetition: the same code as in README.md")
-RUN = [pytest.param(page, marks=TRANSLATED if shown(page) == "README.ja.md" else (), id=shown(page))
-       for page in PAGES]  # fmt: skip
+FOREIGN = pytest.mark.extended("in an environment that only `test-all` needs")
+
+
+def _marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    if name == "README.ja.md":
+        return (TRANSLATED,)
+    return (FOREIGN,) if NEEDS.get(name) is the_frameworks else ()
+
+
+RUN = [pytest.param(page, marks=_marks(shown(page)), id=shown(page)) for page in PAGES]
 
 
 @pytest.mark.parametrize("page", RUN)

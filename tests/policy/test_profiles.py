@@ -372,6 +372,7 @@ def test_under_open_every_command_that_could_run_may_run(file: Path) -> None:
         "\u202e",
         "x\udcff",
         "(" * 99,
+        "x" * (64 * 1024 + 1),
     ],
 )
 def test_under_open_what_cannot_be_read_may_run_and_is_marked(command: str) -> None:
@@ -388,7 +389,9 @@ def test_under_open_a_text_for_any_shell_may_run_too() -> None:
     assert decision.allowed
 
 
-@pytest.mark.parametrize("command", ["", "  ", "# remark", "a\0b", "\x01\0", "x" * (64 * 1024 + 1)])
+@pytest.mark.parametrize(
+    "command", ["", "  ", "# remark", "a\0b", "\x01\0", "\0" * (64 * 1024 + 1)]
+)
 def test_under_open_what_no_shell_could_run_is_still_an_error(command: str) -> None:
     decision = decide(load_policy("open"), command)
     assert decision.verdict is Verdict.DENY

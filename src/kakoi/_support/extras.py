@@ -17,3 +17,12 @@ def load_extra(module: str, *, extra: str, feature: str) -> Any:
             f"{feature} needs the package {error.name}, which is not installed",
             hint=f"pip install 'kakoi[{extra}]'",
         ) from error
+
+
+def missing_framework(error: ModuleNotFoundError, *, extra: str) -> ModuleNotFoundError:
+    """Return the error of an import that says what to install, if `error` is not about kakoi."""
+    if (error.name or "").partition(".")[0] == "kakoi":
+        return error
+    return ModuleNotFoundError(
+        f"{error.name} is not installed: pip install 'kakoi[{extra}]'", name=error.name
+    )

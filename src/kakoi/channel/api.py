@@ -18,7 +18,7 @@ Stream = Literal["stdout", "stderr"]
 MIB = 1024 * 1024
 # The longest argument that Linux accepts; a shell text is one argument.
 MAX_WORD_BYTES = 128 * 1024 - 1
-MAX_COMMAND_BYTES = 768 * 1024
+MAX_COMMAND_BYTES = 1536 * 1024
 MAX_FILE_BYTES = 64 * MIB
 # How much of each output stream is kept, unless a command says otherwise.
 DEFAULT_OUTPUT_BYTES = MIB

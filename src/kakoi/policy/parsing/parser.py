@@ -59,7 +59,7 @@ def guard(text: str) -> Unreadable | None:
     """
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         reason = f"the command is longer than {MAX_BYTES // 1024} KiB; write it to a file first"
-        return Unreadable(reason, 0, 0, never_runs=True)
+        return Unreadable(reason, 0, 0, never_runs="\0" in text)
     bad = _FORBIDDEN.search(text)
     if bad:
         what = "invalid UTF-8" if "\ud800" <= bad[0] <= "\udfff" else "a control character"
