@@ -50,6 +50,39 @@ def test_a_program_that_is_not_there_is_127_and_named(door: Door) -> None:
     assert door("run", "--allow", "frob", "frob --now")[0] == 127
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["echo hi; exit 3"],
+        ["--", "sh", "-c", "exit 4"],
+        ["--", "frob"],
+        ["echo", "a  b"],
+        ["sudo ls"],
+        ["git push --force"],
+        [],
+        ["--"],
+        [""],
+        ["-x"],
+    ],
+    ids=" ".join,
+)
+def test_a_call_is_answered_alike_whether_click_reads_it_or_not(
+    words: list[str], door: Door
+) -> None:
+    apart = door("run", "--profile", "coding-agent", *words)
+    assert apart == door("run", "--profile=coding-agent", *words)
+
+
+@pytest.mark.parametrize("option", ["--sandbox", "--profile"])
+@pytest.mark.parametrize("value", ["", "nope", "--", "ls"])
+def test_a_wrong_value_is_reported_alike_whether_click_reads_it_or_not(
+    option: str, value: str, door: Door
+) -> None:
+    apart = door("run", option, value, "ls")
+    assert apart == door("run", f"{option}={value}", "ls")
+    assert apart[0] == 125
+
+
 def test_a_descriptor_for_the_directory_must_be_open(door: Door) -> None:
     for fd, why in (("250", "250 is not open"), ("1", "1 is not in the range")):
         status, out, err = door("run", "--cwd-fd", fd, "echo hi")
@@ -553,8 +586,8 @@ kakoi.cli.main()
         check=True,
     )
     loaded = set(done.stdout.decode().split())
-    assert {"asyncio", "click", "kakoi.gate"} <= loaded
-    heavy = "mcp rich httpx httpx2 redis sqlite3 openai anthropic pydantic pydantic_ai docker starlette kakoi.runner.keeper"
+    assert {"asyncio", "kakoi.gate"} <= loaded
+    heavy = "click mcp rich httpx httpx2 redis sqlite3 openai anthropic pydantic pydantic_ai docker starlette kakoi.runner.keeper"
     unneeded = "kakoi.backends.docker.adapter kakoi.backends.bubblewrap.adapter kakoi.cli.commands.check pytest"
     assert loaded & set((heavy + " " + unneeded).split()) == set()
 

@@ -13,7 +13,7 @@ from kakoi.cli.late_modules import load_late
 
 def main() -> None:
     """Entry point of `kakoi`."""
-    # Nothing is garbage yet. `app` enables it again before a command begins.
+    # Nothing is garbage yet. It is collected again when a command begins.
     gc.disable()
     try:
         run_and_exit(_main)

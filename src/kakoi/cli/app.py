@@ -1,6 +1,5 @@
 """The `kakoi` command: its subcommands by purpose, and how its errors are reported."""
 
-import gc
 import signal
 import sys
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Final
 import click
 
 from kakoi import __version__
+from kakoi.cli.garbage import collect_garbage
 from kakoi.cli.group import LazyGroup, help_end
 from kakoi.errors import KakoiError
 
@@ -50,9 +50,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 
-# Objects made before a collection looks at the young ones: commands make many that stay.
-_YOUNG_OBJECTS: Final = 50_000
-
 # Names that people try at the top level.
 _ELSEWHERE: Final = {
     "ps": "env ls",
@@ -69,9 +66,7 @@ class App(LazyGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = super().get_command(ctx, cmd_name)
-        gc.freeze()  # Modules are never garbage.
-        gc.set_threshold(_YOUNG_OBJECTS)
-        gc.enable()
+        collect_garbage()
         return found
 
     def invoke(self, ctx: click.Context) -> object:

@@ -9,10 +9,8 @@ from typing import Any, Final
 
 import click
 
-from kakoi.cli.io.messages import print_error, print_json
+from kakoi.cli.io.messages import FAILED, print_error, print_json
 from kakoi.errors import KakoiError
-
-FAILED: Final = 125
 
 quiet_option: Final = click.option(
     "-q", "--quiet", is_flag=True, help="Print only kakoi's warnings and errors."

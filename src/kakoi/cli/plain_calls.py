@@ -5,10 +5,16 @@ Only their arguments are read here; any other call is left to the command, which
 
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from kakoi.errors import ConfigurationError
+from kakoi.errors import ConfigurationError, KakoiError
+
+if TYPE_CHECKING:
+    from kakoi.cli.target import RunTarget
 
 
 def answer(arguments: Sequence[str]) -> bool:
@@ -20,6 +26,8 @@ def answer(arguments: Sequence[str]) -> bool:
 
             claude_code.answer(confine=confine[option])
             return True
+    elif arguments[:1] == ["run"]:
+        return _run(arguments[1:])
     elif arguments[:1] == ["check"]:
         if arguments[1:2] != ["--profile"]:
             return _check(arguments[1:])
@@ -47,3 +55,54 @@ def _check(words: Sequence[str], profile: str = "") -> bool:
     decision = decide(settings.policy, text, cwd=cwd, confined=settings.confined)
     print(format_decision(decision, color=stdout_has_color()))
     sys.exit(EXIT_STATUS[decision.verdict])
+
+
+_OF_RUN: Final = {"--sandbox": "sandbox.type", "--profile": "policy.profile"}
+
+
+def _run(arguments: Sequence[str]) -> bool:
+    """Run a command after no option but these two, each with its value in the next word."""
+    words, given = list(arguments), {}
+    while len(words) > 1 and words[0] in _OF_RUN:
+        given[words[0]] = words[1]
+        del words[:2]
+    is_argv = words[:1] == ["--"]
+    del words[: int(is_argv)]
+    if not words or "KAKOI_CONFIG" in os.environ or (not is_argv and words[0].startswith("-")):
+        return False
+    target = _target(given)
+    return target is not None and _forwarded(target, words, is_argv=is_argv)
+
+
+def _target(given: Mapping[str, str]) -> "RunTarget | None":
+    """What the options and the settings describe; None if something is wrong with them."""
+    from kakoi.cli.target import RunTarget, existing_directory
+    from kakoi.settings.loader import load_settings
+    from kakoi.settings.model import settings_table
+
+    try:
+        table = {option: settings_table()[path] for option, path in _OF_RUN.items()}
+        call = {_OF_RUN[name]: table[name].kind.read_text(given[name], name) for name in given}
+        directory = existing_directory(".")
+        target = RunTarget(loaded=load_settings(".", call=call), workspace=directory)
+        target.policy()
+    except (KakoiError, OSError):
+        return None
+    return target
+
+
+def _forwarded(target: "RunTarget", words: Sequence[str], *, is_argv: bool) -> bool:
+    from kakoi.cli.garbage import collect_garbage
+    from kakoi.cli.io.messages import FAILED, print_error
+    from kakoi.cli.one_command import run_one
+
+    collect_garbage()
+    try:
+        sys.exit(run_one(target, words, is_argv=is_argv))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except KakoiError as error:
+        print_error(error)
+    except Exception:  # A bug in kakoi must not look like the command's exit code.
+        traceback.print_exc()
+    sys.exit(FAILED)

@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import click
-
 from kakoi._support.late import dataclass
 from kakoi.backends.adapter import LimitReport, Limits, SandboxAdapter, with_availability_hint
 from kakoi.backends.workspace import is_within
 from kakoi.channel.api import Command
-from kakoi.cli.forwarding_command import FAILED
 from kakoi.cli.io.approval import Approval
-from kakoi.cli.io.messages import print_error, print_json, print_message
+from kakoi.cli.io.messages import FAILED, print_error, print_json, print_message
 from kakoi.cli.io.passthrough import TerminalInput, pass_through
 from kakoi.cli.io.report import (
     describe_end,
@@ -33,7 +30,7 @@ from kakoi.cli.io.report import (
 from kakoi.cli.io.signals import Signals
 from kakoi.cli.io.streams import OutputClosed, write_all
 from kakoi.cli.io.terminal import Screen
-from kakoi.cli.options import RunTarget
+from kakoi.cli.target import RunTarget
 from kakoi.errors import KakoiError, SandboxError, SecurityError, UserCancelledError
 from kakoi.gate import Gate
 from kakoi.policy.decide import Decision
@@ -71,6 +68,8 @@ class CommandSession:
     def run(self, commands: Sequence[Command]) -> int:
         """Run the first of these whose program is found; returns the exit code."""
         if self.quiet and self.verbose:
+            import click  # Plain calls do without it.
+
             raise click.UsageError("--quiet and --verbose exclude each other")
         enable_log_messages(is_verbose=self.verbose)
         return asyncio.run(self._run(commands))

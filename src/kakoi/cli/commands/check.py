@@ -12,7 +12,8 @@ import click
 from kakoi.cli.group import help_end
 from kakoi.cli.io.format import EXIT_STATUS, format_decision
 from kakoi.cli.io.streams import stdout_has_color
-from kakoi.cli.options import existing_directory, policy_options, target_from
+from kakoi.cli.options import policy_options, target_from
+from kakoi.cli.target import existing_directory
 from kakoi.errors import ConfigurationError
 from kakoi.policy.decide import Decision, decide
 from kakoi.policy.file_access import FileAccess, decide_access

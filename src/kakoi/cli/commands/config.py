@@ -12,7 +12,8 @@ from kakoi._support.redact import redact
 from kakoi._support.text import shown
 from kakoi.cli.group import CommandGroup, help_end
 from kakoi.cli.io.messages import print_message
-from kakoi.cli.options import existing_directory, policy_options, target_from
+from kakoi.cli.options import policy_options, target_from
+from kakoi.cli.target import existing_directory
 from kakoi.errors import ConfigurationError
 from kakoi.settings.files import (
     MISNAMED,

@@ -12,7 +12,8 @@ import click
 
 from kakoi._support.text import shown
 from kakoi.cli.group import CommandGroup, help_end
-from kakoi.cli.options import config_option, existing_directory, json_option
+from kakoi.cli.options import config_option, json_option
+from kakoi.cli.target import existing_directory
 from kakoi.overlay import Change, ChangeKind, Overlay
 from kakoi.overlay.diffs import Difference
 from kakoi.overlay.store import overlays_folder

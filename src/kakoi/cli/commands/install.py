@@ -18,12 +18,12 @@ from kakoi.cli.io.approval import Approval
 from kakoi.cli.io.messages import print_message
 from kakoi.cli.io.report import enable_log_messages
 from kakoi.cli.options import (
-    RunTarget,
     package_options,
     read_variables,
     setting_option,
     target_from,
 )
+from kakoi.cli.target import RunTarget
 from kakoi.errors import ConfigurationError
 from kakoi.packages.allowlist import ECOSYSTEMS, AllowlistConfig, InstallRequest
 from kakoi.packages.from_settings import installer_from, installer_policy, list_folder

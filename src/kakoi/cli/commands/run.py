@@ -1,20 +1,14 @@
 """`kakoi run`: run a command judged, confined, reliably ended and recorded, on our streams."""
 
 import os
-import stat
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import click
 
 from kakoi.cli.forwarding_command import ForwardingCommand, quiet_option, verbose_option
 from kakoi.cli.group import help_end
 from kakoi.cli.options import read_variables, sandbox_options, setting_option, target_from
-
-if TYPE_CHECKING:
-    from kakoi.channel.api import Command
-    from kakoi.cli.options import RunTarget
-    from kakoi.cli.session import CommandSession
 
 _SECONDS: Final = click.FloatRange(min=0, min_open=True)
 _HELP_END: Final = help_end(
@@ -111,57 +105,22 @@ def command(
     if not words:
         raise click.UsageError("missing command: `kakoi run 'ls | wc -l'` or `kakoi run -- ls -l`")
     target = target_from(context)
-    stdin = not no_stdin and _has_input(tty=tty)
-    execution = target.settings.execution
-    to_run = _command(
-        command=words[0] if len(words) == 1 and not context.meta["kakoi.argv"] else words,
+    from kakoi.cli.one_command import run_one  # The completion of a word does without it.
+
+    status = run_one(
+        target,
+        words,
+        is_argv=context.meta["kakoi.argv"],
         cwd=None if cwd is None else target.within(cwd),
-        env=_terminal_variables(tty=tty) | read_variables(env, os.environ),
-        stdin_open=stdin,
-        tty=tty,
-        timeout_s=execution.timeout_seconds,
+        env=read_variables(env, os.environ),
         idle_timeout_s=idle_timeout,
-        max_output_bytes=execution.max_output_size,
-        report_shell=cwd_fd is not None,
-    )
-    session = _session(
-        target=target,
-        policy=target.policy(allow=allow),
+        allow=allow,
         yes=yes,
-        stdin=stdin,
-        quiet=quiet,
-        verbose=verbose,
+        tty=tty,
+        no_stdin=no_stdin,
         as_json=as_json,
         cwd_fd=cwd_fd,
+        quiet=quiet,
+        verbose=verbose,
     )
-    sys.exit(session.run([to_run]))
-
-
-# What runs commands is loaded here: the completion of a word does without it.
-
-
-def _command(*, tty: bool, **parts: Any) -> "Command":
-    from kakoi.channel.api import Command
-    from kakoi.cli.io.terminal import terminal_size
-
-    return Command(terminal=terminal_size() if tty else None, **parts)
-
-
-def _session(*, target: "RunTarget", yes: bool, **parts: Any) -> "CommandSession":
-    from kakoi.cli.io.approval import Approval
-    from kakoi.cli.session import CommandSession
-
-    approval = Approval(yes=yes, approvals=target.approvals)
-    return CommandSession(target=target, approval=approval, **parts)
-
-
-def _has_input(*, tty: bool) -> bool:
-    """Is there anything to forward? A terminal counts only with `--tty`."""
-    if os.isatty(0):
-        return tty
-    status = os.fstat(0)
-    return not (stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev)
-
-
-def _terminal_variables(*, tty: bool) -> dict[str, str]:
-    return {"TERM": os.environ["TERM"]} if tty and os.environ.get("TERM") else {}
+    sys.exit(status)

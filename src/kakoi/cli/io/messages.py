@@ -3,10 +3,14 @@
 import contextlib
 import json
 from collections.abc import Mapping
+from typing import Final
 
 from kakoi._support.text import shown
 from kakoi.cli.io.streams import OutputClosed, write_all, write_stderr
 from kakoi.errors import KakoiError
+
+# kakoi or the sandbox failed, not the command whose exit code is forwarded.
+FAILED: Final = 125
 
 
 def print_message(text: str, *, hint: str = "") -> None:

@@ -27,7 +27,7 @@ from kakoi.builtin.shell import GateRunner, use_runner
 from kakoi.cli.io.agent_view import AgentView
 from kakoi.cli.io.approval import Approval, ask_about
 from kakoi.cli.io.signals import Signals
-from kakoi.cli.options import RunTarget
+from kakoi.cli.target import RunTarget
 from kakoi.errors import ConfigurationError
 from kakoi.gate import Answer
 from kakoi.policy.rules import Policy

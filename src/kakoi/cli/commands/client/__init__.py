@@ -15,7 +15,7 @@ from kakoi.cli.commands.client.config_file import CannotMerge
 from kakoi.cli.commands.client.settings_file import SettingsFile
 from kakoi.cli.group import CommandGroup, help_end
 from kakoi.cli.installation import own_argv
-from kakoi.cli.options import existing_directory
+from kakoi.cli.target import existing_directory
 from kakoi.errors import ConfigurationError
 
 

@@ -17,8 +17,9 @@ from kakoi.cli.group import help_end
 from kakoi.cli.io.approval import Approval
 from kakoi.cli.io.passthrough import TerminalInput, pass_through
 from kakoi.cli.io.terminal import terminal_size
-from kakoi.cli.options import RunTarget, config_option
+from kakoi.cli.options import config_option
 from kakoi.cli.session import CommandSession
+from kakoi.cli.target import RunTarget
 from kakoi.settings.loader import load_settings
 from kakoi.tasks.environments import find_environment
 from kakoi.tasks.from_settings import environment_manager, environment_options

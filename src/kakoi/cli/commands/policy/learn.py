@@ -11,7 +11,8 @@ from kakoi._support.text import shown
 from kakoi.approvals.proposals import Proposal, proposals
 from kakoi.audit import recent
 from kakoi.cli.group import help_end
-from kakoi.cli.options import RunTarget, policy_options, target_from
+from kakoi.cli.options import policy_options, target_from
+from kakoi.cli.target import RunTarget
 from kakoi.errors import AuditError, ConfigurationError
 from kakoi.policy.rules import Verdict
 from kakoi.settings.additions import add_program
