@@ -9,7 +9,7 @@ import pytest
 
 from kakoi.audit import read
 from tests.cli.calling import Home
-from tests.cli.conftest import has_bubblewrap, need
+from tests.cli.conftest import has_bubblewrap, has_engine, need
 
 # Takes the place of Python, which would be sent a program that calls pip.
 PYTHON = """#!/bin/sh
@@ -133,6 +133,17 @@ def test_the_installer_works_where_direct_installation_is_refused(kakoi: Home) -
     assert status == 126
     assert "kakoi install TYPE PACKAGE" in said
     assert kakoi("install", "pip", "requests")[0] == 0
+
+
+def test_a_hint_fits_what_failed(home: Home) -> None:
+    need("docker", is_there=has_engine())
+    words = ("install", "--sandbox", "bubblewrap")
+    logs = str(home.root / "logs")
+    status, _, err = home(*words, "--allowlist", "nowhere", "pip", "requests", INSTALL_LOG_DIR=logs)
+    assert (status, "hint: write it to nowhere/pip.txt, or name another" in err) == (3, True)
+    for given in (("--container", "no-such-container"), ()):
+        status, _, err = home(*words, *given, "apt", "curl", INSTALL_LOG_DIR=logs)
+        assert (status, "`curl` was not installed" in err, "no network" in err) == (2, True, False)
 
 
 @pytest.mark.requirement("X-35")

@@ -13,6 +13,7 @@ import click
 
 from kakoi.backends.docker.engine import Engine
 from kakoi.backends.select import engine_environment
+from kakoi.backends.settings import SandboxConfig
 from kakoi.cli.group import help_end
 from kakoi.cli.io.approval import Approval
 from kakoi.cli.io.messages import print_message
@@ -28,6 +29,7 @@ from kakoi.errors import ConfigurationError
 from kakoi.packages.allowlist import ECOSYSTEMS, AllowlistConfig, InstallRequest
 from kakoi.packages.from_settings import installer_from, installer_policy, list_folder
 from kakoi.packages.installer import (
+    NO_LIST,
     UNKNOWN_TYPE,
     InstallReport,
     InstallTarget,
@@ -115,14 +117,12 @@ async def _install_all(
     as_json: bool,
 ) -> int:
     settings = target.settings.packages
-    config = target.config
-    network = config.network or config.docker.network or "none"
-    is_offline = network == "none" and config.type != "host"
     folder = list_folder(settings)
     lists = read_lists(folder)
     _report_invalid_lines(lists, folder)
     worst = 0
     async with opened as where:
+        is_offline = isinstance(where, SandboxTarget) and _is_offline(target.config)
         audit = target.audit_file or default_audit_file(os.environ)
         installer = installer_from(
             settings, lists, where, audit_file=audit, report_rejected=partial(_record, target)
@@ -132,6 +132,11 @@ async def _install_all(
             _report(done, folder, is_offline=is_offline, as_json=as_json)
             worst = max(worst, done.exit_code)
     return worst
+
+
+def _is_offline(config: SandboxConfig) -> bool:
+    network = config.network or config.docker.network or "none"
+    return network == "none" and config.type != "host"
 
 
 async def _record(target: RunTarget, refusal: Decision) -> None:
@@ -170,8 +175,15 @@ def _report(done: InstallReport, folder: Path, *, is_offline: bool, as_json: boo
     else:
         print_message(
             f"{result.type}: `{result.package}` was not installed: {result.error}",
-            hint=_NETWORK_HINT if is_offline else "",
+            hint=_way_out(done, folder, is_offline=is_offline),
         )
+
+
+def _way_out(done: InstallReport, folder: Path, *, is_offline: bool) -> str:
+    """What could help after an installation that failed."""
+    if done.exit_code == NO_LIST:
+        return f"write it to {folder / done.result.type}.txt, or name another folder: --allowlist"
+    return _NETWORK_HINT if is_offline and done.result.type != "apt" else ""
 
 
 def _report_invalid_lines(lists: AllowlistConfig, folder: Path) -> None:
