@@ -184,6 +184,33 @@ def test_a_denied_program_stays_denied_even_if_it_is_added(program: str) -> None
         assert decision.verdict is Verdict.DENY
 
 
+@pytest.mark.parametrize(
+    ("addition", "allowed", "refused"),
+    [
+        ("docker:read", "docker logs x", "docker run x"),
+        ("kubectl:read", "kubectl get pods", "kubectl get secrets"),
+        ("terraform:read", "terraform validate", "terraform apply"),
+        ("aws:read", "aws s3 ls", "aws s3 cp a s3://b"),
+    ],
+)
+def test_an_addition_allows_the_forms_that_only_read(
+    addition: str, allowed: str, refused: str
+) -> None:
+    policy = load_policy(allowed=AllowedCommands(additional=(addition,)))
+    assert decide(policy, allowed).allowed
+    assert decide(policy, refused).verdict is Verdict.DENY
+    assert not decide(load_policy(), allowed).allowed
+
+
+@pytest.mark.parametrize("addition", ["docker:write", "docker:", "dockr:read", "docker:Read"])
+def test_an_addition_that_does_not_exist_is_an_error_that_names_those_that_do(
+    addition: str,
+) -> None:
+    with pytest.raises(ConfigurationError, match="unknown addition") as caught:
+        load_policy(allowed=AllowedCommands(additional=(addition,)))
+    assert "docker:read" in (caught.value.hint or "")
+
+
 @pytest.mark.requirement("A-078")
 @pytest.mark.parametrize("command", ["rm -rf x", "chmod 777 f"])
 def test_a_denied_form_stays_denied_even_if_it_is_added(command: str) -> None:

@@ -261,7 +261,7 @@ def _with_lists(policy: Policy, allowed: AllowedCommands, origin: str) -> Policy
         name = " ".join(command.split())
         if not name:
             raise ConfigurationError(f"{origin}: an allowed command is empty")
-        if name.endswith(":read") and " " not in name:
+        if re.fullmatch(r"[\w.+-]+:[\w-]*", name):  # No program has such a name.
             rules = _with_reading_forms(name, entries, rules, origin)
             continue
         for each, entry in _with_aliases(name, category_of(name), origin):

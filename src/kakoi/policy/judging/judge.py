@@ -470,16 +470,17 @@ class Judge:
         elif kind == "runs-file" and any(p.kind is Expands.PROCESS for p in word.expansions()):
             kind = "hidden-text"
         elif kind == "runs-file" and path in self.files.contents:
-            kind = self.runs_written(self.files.contents[path])
+            kind = self.runs_written(
+                self.files.contents[path], invocation.program if invocation else ""
+            )
         elif kind == "runs-file" and word.shape is None and self.report.confined:
             kind = "runs-written"
         self.hit(kind, word, invocation)
 
-    def runs_written(self, content: Word | None) -> str:
+    def runs_written(self, content: Word | None, ran_by: str) -> str:
         """Judge a script that this text writes and runs; return the effect of running it.
 
-        What would be asked about in the open is not asked here: another script that the text does
-        not show would not be asked about either.
+        What would be asked about in the open is not asked here, as for a script that nobody sees.
         """
         language = script_language(content) if content is not None else None
         if content is None or language is None or content.text is None:
@@ -488,7 +489,8 @@ class Judge:
             return "runs-file"
         before = len(self.report.findings)
         if language == "sh":
-            self.text(content)
+            is_bash = ran_by == "bash" or "bash" in content.text.partition("\n")[0]
+            self.text(content, invoke("bash" if is_bash else "sh", (content,)))
         else:
             for effect in code_effects(language, content):
                 if effect.kind == "program-runs" and effect.text:

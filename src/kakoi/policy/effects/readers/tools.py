@@ -184,7 +184,9 @@ def fetches_locally(invocation: Invocation) -> bool:
     leads_away = arguments.named(
         *("-L", "--location", "--location-trusted", "-x", "--proxy", "--preproxy", "--connect-to"),
         *("--resolve", "--socks4", "--socks4a", "--socks5", "--socks5-hostname", "-K", "--config"),
-        *("-i", "--input-file", "-e", "--execute", "--doh-url", "--unix-socket"),
+        *("--input-file", "--execute", "--doh-url", "--unix-socket"),
+        # curl's are the headers of the answer, and a referer.
+        *(("-i", "-e") if invocation.program == "wget" else ()),
     )
     return (
         bool(urls)
