@@ -7,9 +7,8 @@ from typing import Final
 
 from kakoi.channel.api import Channel
 from kakoi.results import ExecutionResult
+from kakoi.runner.frames import REMEMBERED_JOBS
 
-# A runner remembers the same number.
-_MOST_REMEMBERED: Final = 256
 # Sandboxes of ended jobs, kept so that their output can be read.
 _MOST_PLACES: Final = 4
 _LAST_S: Final = 10.0
@@ -40,7 +39,7 @@ class Jobs:
         if ending.cancelled():
             return
         self._results[ending.get_name()] = ending.result()
-        if len(self._results) > _MOST_REMEMBERED:
+        if len(self._results) > REMEMBERED_JOBS:
             del self._results[next(iter(self._results))]
 
     def __contains__(self, job: str) -> bool:

@@ -20,7 +20,7 @@ from kakoi.overlay.store import (
     Lock,
     OverlayState,
     Store,
-    check_name,
+    check_checkpoint_name,
     overlays_folder,
     remove_abandoned,
 )
@@ -185,7 +185,7 @@ class Overlay:
 
     def check_new_checkpoint(self, name: str) -> None:
         """Raise the error that `checkpoint` would raise for this name."""
-        check_name(name)
+        check_checkpoint_name(name)
         known = self.checkpoints()
         if name in known:
             raise ConfigurationError(

@@ -81,7 +81,7 @@ def overlays_folder(environ: Mapping[str, str] | None = None) -> Path:
     return Path(named) if named else state_folder(variables) / "overlays"
 
 
-def check_name(name: object) -> str:
+def check_checkpoint_name(name: object) -> str:
     """Check the name of a checkpoint."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(

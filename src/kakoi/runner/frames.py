@@ -36,6 +36,8 @@ MAX_JSON = 2 * 1024 * 1024
 # One window for each stream of a command, in either direction.
 WINDOW = 1024 * 1024
 MAX_REQUESTS = 4096
+# So many results of ended jobs are kept, at both ends.
+REMEMBERED_JOBS = 256
 
 _LIMITS = {
     REQUEST: MAX_JSON,

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 _SPARE_KEEPERS = 4
 _TRIM_AFTER_S = 10.0
-_REMEMBERED_JOBS = 256
 _REMEMBERED_MEMORY = 8 * 1024 * 1024
 _REMEMBERED_FILES = 256 * 1024 * 1024
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh")
@@ -323,7 +322,7 @@ class Runner:
         self._stored_memory += job.memory_bytes()
         self._stored_files += job.file_bytes()
         while (
-            len(self._over) > _REMEMBERED_JOBS
+            len(self._over) > frames.REMEMBERED_JOBS
             or self._stored_memory > _REMEMBERED_MEMORY
             or self._stored_files > _REMEMBERED_FILES
         ):

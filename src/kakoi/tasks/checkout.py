@@ -30,8 +30,8 @@ from kakoi.results import ExecutionResult, Reason
 from kakoi.settings.tasks import CloneSection
 from kakoi.tasks.host_git import (
     FILE_TOO_LARGE,
-    MAX_FILE_BYTES,
     MAX_MEMORY_BYTES,
+    MOST_FETCHED_BYTES,
     OUT_OF_MEMORY,
     HostGit,
     scratch_folder,
@@ -45,7 +45,7 @@ WORKSPACE: Final = "/workspace"
 PROJECT: Final = "/workspace/project"
 TEMPORARY: Final = "/workspace/tmp"
 _ARCHIVED: Final = ".kakoi-project.git"
-_TRIES: Final = 3
+_CLONE_TRIES: Final = 3
 _PAUSE_S: Final = 1.0
 _LONG_S: Final = "86400"
 # How many more commits to fetch until the histories of two branches meet; then fetch everything.
@@ -92,7 +92,7 @@ class CloneOptions:
     timeout_s: float = 1800.0
     stall_s: float = 60.0
     known_hosts: str = ""
-    max_bytes: int = MAX_FILE_BYTES
+    max_bytes: int = MOST_FETCHED_BYTES
     memory_bytes: int = MAX_MEMORY_BYTES
 
 
@@ -197,12 +197,12 @@ class Checkout:
         depth = self._options.depth
         shallow = [] if depth is None else ["--depth", str(depth)]
         argv = ["clone", "--quiet", "--bare", *branch, *shallow, "--", source.url, str(bare)]
-        for attempt in range(1, _TRIES + 1):
+        for attempt in range(1, _CLONE_TRIES + 1):
             try:
                 await self._must(argv, source)
                 return
             except CloneError as error:
-                if attempt == _TRIES or error.details.get("cause") != _TRANSIENT:
+                if attempt == _CLONE_TRIES or error.details.get("cause") != _TRANSIENT:
                     raise
                 _log.warning("trying again: %s", error)
             await self._sleep(_PAUSE_S * attempt)

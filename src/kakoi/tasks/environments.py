@@ -64,7 +64,7 @@ from kakoi.tasks.task import Task, container_name
 
 __all__ = ["ContainerInfo", "EnvironmentOptions", "ExecutionEnvironmentManager"]
 _log = logging.getLogger(__name__)
-_TRIES: Final = 3
+_CREATE_TRIES: Final = 3
 _PAUSE_S: Final = 0.5
 
 
@@ -356,12 +356,12 @@ class ExecutionEnvironmentManager:
 
     async def _open(self, adapter: DockerAdapter, name: str) -> None:
         """Create and start the container. An engine that was too slow is tried again."""
-        for attempt in range(1, _TRIES + 1):
+        for attempt in range(1, _CREATE_TRIES + 1):
             try:
                 await adapter.channel()
                 return
             except SandboxError as error:
-                if attempt == _TRIES or type(error) is not SandboxError:
+                if attempt == _CREATE_TRIES or type(error) is not SandboxError:
                     raise
                 _log.warning("trying again to create an environment: %s", error)
                 await self._remove_container(name)

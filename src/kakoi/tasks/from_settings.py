@@ -28,7 +28,7 @@ from kakoi.settings.tasks import NetworkSection
 from kakoi.tasks.checkout import WORKSPACE, CloneOptions
 from kakoi.tasks.dependencies import PackageCache
 from kakoi.tasks.environments import EnvironmentOptions, ExecutionEnvironmentManager
-from kakoi.tasks.host_git import MAX_FILE_BYTES
+from kakoi.tasks.host_git import MOST_FETCHED_BYTES
 from kakoi.tasks.network import SETTING
 from kakoi.tasks.queue.api import TaskQueue
 from kakoi.tasks.sources.files import FileSource
@@ -83,7 +83,7 @@ def environment_options(settings: Settings) -> EnvironmentOptions:
         clone=CloneOptions(
             depth=clone_depth(settings),
             known_hosts=tasks.clone.known_hosts,
-            max_bytes=limits_from(settings).disk_bytes or MAX_FILE_BYTES,
+            max_bytes=limits_from(settings).disk_bytes or MOST_FETCHED_BYTES,
         ),
         install_dependencies=tasks.clone.auto_install_deps,
         lists=_lists(settings),

@@ -16,7 +16,7 @@ from kakoi.process.executor import ProcessExecutor
 from kakoi.process.options import ProcessResult, SpawnOptions
 
 GIB: Final = 1024**3
-MAX_FILE_BYTES: Final = 10 * GIB
+MOST_FETCHED_BYTES: Final = 10 * GIB
 MAX_MEMORY_BYTES: Final = 2 * GIB
 # The errors of git when it exceeds one of these limits.
 FILE_TOO_LARGE: Final = pattern(r"File too large")
@@ -47,7 +47,7 @@ class HostGit:
         stall_s: float,
         known_hosts: str = "",
         ssh_env: Mapping[str, str] | None = None,
-        file_bytes: int = MAX_FILE_BYTES,
+        file_bytes: int = MOST_FETCHED_BYTES,
         memory_bytes: int = MAX_MEMORY_BYTES,
     ) -> None:
         self._executor = executor

@@ -193,7 +193,7 @@ TOOLS: Final[Mapping[str, ToolSpec]] = {
         arguments={
             "path": _PATH,
             "content": Argument(
-                kind="string", doc="The complete new content.", longest=files.MAX_FILE_BYTES
+                kind="string", doc="The complete new content.", longest=files.MOST_FILE_BYTES
             ),
             "session": _SESSION,
         },
@@ -208,9 +208,9 @@ TOOLS: Final[Mapping[str, ToolSpec]] = {
         arguments={
             "path": _PATH,
             "old_text": Argument(
-                kind="string", doc="The text to replace.", longest=files.MAX_FILE_BYTES
+                kind="string", doc="The text to replace.", longest=files.MOST_FILE_BYTES
             ),
-            "new_text": Argument(kind="string", doc="The new text.", longest=files.MAX_FILE_BYTES),
+            "new_text": Argument(kind="string", doc="The new text.", longest=files.MOST_FILE_BYTES),
             "replace_all": Argument(kind="boolean", doc="Replace every occurrence.", default=False),
             "session": _SESSION,
         },

@@ -16,7 +16,7 @@ from kakoi.policy.file_access import FileAccess
 from kakoi.tools.replies import ToolResult, with_trailer
 from kakoi.tools.state import ToolCall, ToolState
 
-MAX_FILE_BYTES: Final = 4 * MIB
+MOST_FILE_BYTES: Final = 4 * MIB
 _MOST_FILES: Final = 2000
 _Done = TypeVar("_Done")
 _MARKS: Final = {"directory": "/", "link": "@", "other": "?"}
@@ -143,12 +143,12 @@ async def _access(
 def _reading(path: str) -> Callable[[Channel], Awaitable[bytes]]:
     async def work(channel: Channel) -> bytes:
         try:
-            return await channel.read_file(path, limit=MAX_FILE_BYTES)
+            return await channel.read_file(path, limit=MOST_FILE_BYTES)
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
             raise ConfigurationError(
-                f"{shown(path)} has more than {MAX_FILE_BYTES} bytes",
+                f"{shown(path)} has more than {MOST_FILE_BYTES} bytes",
                 hint="read a part of it: execute_command with head, tail, sed -n or grep",
             ) from None
 
@@ -189,9 +189,9 @@ async def _mode(channel: Channel, path: str) -> int:
 
 
 def _check_size(size: int) -> None:
-    if size > MAX_FILE_BYTES:
+    if size > MOST_FILE_BYTES:
         raise ConfigurationError(
-            f"the file would have {size} bytes; at most {MAX_FILE_BYTES} are allowed"
+            f"the file would have {size} bytes; at most {MOST_FILE_BYTES} are allowed"
         )
 
 

@@ -145,10 +145,6 @@ def _stated(found: re.Match[str]) -> str:
     return f"{found[0].removesuffix(value)}{quote}{REDACTED}{quote}"
 
 
-def _set(found: re.Match[str]) -> str:
-    return _stated(found) if is_secret_name(found[2]) else found[0]
-
-
 def _scheme(found: re.Match[str]) -> str:
     named, value = found.groups()
     secret = looks_random(value) if named.lower().startswith("bearer") else _is_login(value)

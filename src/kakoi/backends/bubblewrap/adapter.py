@@ -209,10 +209,10 @@ class BubblewrapAdapter(CopyOnWrite, BuiltInAdapter):
         This ends the sandbox, with its commands and jobs, and the next call opens it again: /tmp
         and the home directory start empty. Needs an overlay or a private workspace.
         """
-        from kakoi.overlay.store import check_name
+        from kakoi.overlay.store import check_checkpoint_name
 
         self._require_copies("be rolled back")
-        check_name(name)  # An error must not cost the sandbox.
+        check_checkpoint_name(name)  # An error must not cost the sandbox.
         if self._overlay is not None:
             await asyncio.to_thread(self._overlay.check_new_checkpoint, name)
         await self._settle(lambda overlay: overlay.checkpoint(name))

@@ -53,9 +53,9 @@ class Checkpoints:
 
     def check_new(self, name: str) -> None:
         """Raise if there cannot be a new checkpoint of this name."""
-        from kakoi.overlay.store import MOST_CHECKPOINTS, check_name
+        from kakoi.overlay.store import MOST_CHECKPOINTS, check_checkpoint_name
 
-        check_name(name)
+        check_checkpoint_name(name)
         if name in self._files:
             raise ConfigurationError(
                 f"checkpoint `{name}` already exists", hint="choose another name"

@@ -44,7 +44,7 @@ from kakoi.process.stream import Launch, ProcessStream
 CALL_LIMIT: Final = "DOCKER_CLIENT_TIMEOUT"
 _CALL_S = 60.0
 _PULL_S = 1800.0
-_TRIES = 3
+_REMOVE_TRIES = 3
 _PAUSE_S = 0.3
 _OLDEST = (20, 10)
 _FACTS = {
@@ -465,7 +465,7 @@ class Engine:
         error: SandboxError | None = None
         # Otherwise podman asks it to stop, and waits.
         at_once = ["-t", "0"] if self.program == "podman" else []
-        for attempt in range(_TRIES):
+        for attempt in range(_REMOVE_TRIES):
             if attempt:
                 await asyncio.sleep(_PAUSE_S * attempt)
             try:

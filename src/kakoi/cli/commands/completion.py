@@ -1,4 +1,7 @@
-"""`kakoi completion`: completion scripts for shells."""
+"""`kakoi completion`: completion scripts for shells.
+
+`cli/options` completes the values of options.
+"""
 
 import click
 from click.shell_completion import get_completion_class

@@ -1,4 +1,7 @@
-"""`kakoi doctor`: test what this machine can confine, and say what would help."""
+"""`kakoi doctor`: test what this machine can confine, and say what would help.
+
+The trials and their sentences are in `backends/probes`, the checks in `backends/diagnosis`.
+"""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,7 @@
-"""GitHubSource: issues and pull requests on github.com or a GitHub Enterprise server."""
+"""GitHubSource: issues and pull requests on github.com or a GitHub Enterprise server.
+
+The texts of comments are in `tasks/comments`.
+"""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""GitLabSource: issues and merge requests on gitlab.com or a self-hosted GitLab."""
+"""GitLabSource: issues and merge requests on gitlab.com or a self-hosted GitLab.
+
+The texts of comments are in `tasks/comments`.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
