@@ -74,6 +74,7 @@ NEEDS = {
     "docs/tutorial.md": a_model,
     "docs/how-to/deepagents.md": the_frameworks,
     "docs/how-to/inspect-ai.md": the_frameworks,
+    "docs/how-to/openai-agents.md": the_frameworks,
     "docs/how-to/own-image.md": an_image,
     "docs/how-to/pydantic-ai.md": the_frameworks,
     "docs/how-to/sandbox.md": an_image,

@@ -65,14 +65,20 @@ async def test_a_file_is_written_as_a_program_would(box: Sandbox) -> None:
     assert await real_path(box, "link/../none") == f"{box.info.workspace}/a/none"
 
 
-@pytest.mark.parametrize("name", ["deepagents", "inspect_ai", "pydantic_ai"])
+FRAMEWORKS = {"openai_agents": "agents"} | {
+    name: name for name in ("deepagents", "inspect_ai", "pydantic_ai")
+}
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_missing_framework_says_what_to_install(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    package = FRAMEWORKS[name]
     monkeypatch.delitem(sys.modules, f"kakoi.integrations.{name}", raising=False)
-    for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
+    for loaded in [each for each in sys.modules if each.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, loaded)
-    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
     wanted = rf"pip install 'kakoi\[{name.replace('_', '-')}\]'"
     with pytest.raises(ModuleNotFoundError, match=wanted):
         importlib.import_module(f"kakoi.integrations.{name}")
