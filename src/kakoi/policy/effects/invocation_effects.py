@@ -312,7 +312,7 @@ def _compressor(effect: Effect, _: Invocation) -> str | None:
 
 def _cmake_define(effect: Effect, _: Invocation) -> str | None:
     name, value = effect.word.shown.partition("=")[::2]
-    if not re.search(r"COMPILER(?:_LAUNCHER)?(?::\w+)?$|LAUNCHER|MAKE_PROGRAM", name):
+    if not re.search(r"COMPILER(?:_LAUNCHER)?(?::\w+)?$|LAUNCHER|RULE_LAUNCH|MAKE_PROGRAM", name):
         return None
     known = (
         r"(?:/usr/(?:local/)?bin/)?"
