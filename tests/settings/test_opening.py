@@ -28,7 +28,7 @@ def options(workspace: Path, log: Path) -> SandboxOptions:
 async def test_a_sandbox_whose_gate_cannot_be_closed_is_removed_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(_gate: Gate) -> None:
+    async def fail(_gate: Gate, **_: object) -> None:
         raise SandboxError("a job does not end")
 
     monkeypatch.setattr(Gate, "close", fail)

@@ -127,7 +127,7 @@ def test_a_command_file_without_tools_has_none(workspace: Path) -> None:
     [
         ("", "no front matter"),
         ("# Title", "no front matter"),
-        ("---\nname: x\n", "no front matter"),
+        ("---\nname: x\n", "front matter has no end"),
         ("---\nallowed_tools: [git]\n---\n", "name"),
         ("---\nname: x\nallowed_tools: [gti]\n---\n", "did you mean `@builtin.git`"),
         ("---\nname: x\nallowed_tool: [git]\n---\n", "did you mean `allowed_tools`"),
