@@ -18,10 +18,12 @@ from kakoi.backends.docker.adapter import DockerAdapter
 from kakoi.backends.docker.arguments import DockerSettings
 from kakoi.backends.docker.direct_channel import _meet, prefer_direct_channel
 from kakoi.channel.api import Command
+from kakoi.channel.runner_channel import RunnerChannel
 from kakoi.runner.runner_socket import proof
 from tests.cli.conftest import has_image, need
 
 IMAGE = "kakoi-test:python"
+PATIENCE_S = 60
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root sees below /proc")
 
 
@@ -162,6 +164,31 @@ async def test_in_a_container_the_short_way_is_taken_and_nothing_stays() -> None
     finally:
         await sandbox.cleanup()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@needs_root
+@pytest.mark.anyio
+async def test_closing_does_not_wait_for_a_runner_that_others_need() -> None:
+    need("docker", is_there=has_image(IMAGE))
+    first = DockerAdapter(DockerSettings(image=IMAGE), lifetime="sandbox")
+    try:
+        channel = await first.channel()
+        second = await DockerAdapter.attach(first.container_id)
+        other = await second.channel()
+        assert isinstance(channel, RunnerChannel)
+        assert isinstance(other, RunnerChannel)
+        assert (await other.run(Command(command="echo hi"))).stdout == "hi\n"
+        async with asyncio.timeout(PATIENCE_S):
+            await other.close(grace_s=2 * PATIENCE_S)
+        job = await channel.start(Command(command="sleep 1000"))
+        async with asyncio.timeout(PATIENCE_S):
+            await channel.close(grace_s=2 * PATIENCE_S)
+        third = await DockerAdapter.attach(first.container_id)
+        assert [each.id for each in await (await third.channel()).list_jobs()] == [job]
+        await third.close()
+        await second.close()
+    finally:
+        await first.cleanup()
 
 
 @needs_root

@@ -9,7 +9,9 @@ import errno
 import os
 
 from kakoi.runner import file_trees, files, frames, plain_json
+from kakoi.runner.contexts import suppress
 from kakoi.runner.loop import READ, WRITE
+from kakoi.runner.runner_socket import STAYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         """Carries out what clients request."""
 
         loop: Loop
+        closing: bool
 
         def obey(self, request: Request, order: dict[str, Any]) -> None: ...
         def leave(self, client: Client) -> None: ...
@@ -226,8 +229,11 @@ class Client:
             os.close(fd)
         self._reading = self._writing = -1
         self._outbox.clear()
-        if self._held is not None:
-            self._held.close()
         for request in list(self.requests.values()):
             request.abandon()
         self._runner.leave(self)
+        if self._held is not None:
+            if not self._runner.closing:
+                with suppress(OSError):
+                    self._held.send(STAYS)
+            self._held.close()

@@ -8,6 +8,7 @@ know a key, which only kakoi and its runners have:
     visitor → runner: a nonce, a proof with the visitor's pid
     runner → visitor: a proof with the runner's pid
     visitor → runner: READY with the two descriptors of its stream
+    runner → visitor: when that stream has ended, STAYS if the runner has other clients or jobs
 
 The kernel reports the pid at the other end, so proofs cannot be relayed.
 Standard library only, Python >= 3.8.
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _RIGHTS = socket.CMSG_LEN(2 * passed.SIZE)
 READY = b"k"
+STAYS = b"s"
 _NONCE_BYTES, _PROOF_BYTES = 16, 32
 _PEER = struct.Struct("iII")
 # How long to wait for a runner that may be stopped or impersonated.

@@ -22,7 +22,7 @@ from kakoi.channel.connection import closed_on_failure
 from kakoi.channel.runner_channel import RunnerChannel
 from kakoi.channel.runner_stream import open_direct_stream
 from kakoi.errors import SandboxError
-from kakoi.runner.runner_socket import READY, introduce, peer_pid
+from kakoi.runner.runner_socket import READY, STAYS, introduce, peer_pid
 
 _PATIENCE_S = 5.0
 
@@ -38,17 +38,27 @@ class _Runner:
         self._fd = os.pidfd_open(pid)
 
     async def end(self, grace_s: float = 2.0) -> None:
-        """Wait up to `grace_s` for it to exit. It stays longer if it still has jobs."""
-        self._held.close()
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._fd, gone.set)
+        """Wait up to `grace_s` until it has exited, or says that others still need it."""
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        self._held.setblocking(False)
+        loop.add_reader(self._fd, over.set)
+        loop.add_reader(self._held, self._hear, over)
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
-                    await gone.wait()
+                    await over.wait()
         finally:
             loop.remove_reader(self._fd)
+            loop.remove_reader(self._held)
+            self._held.close()
             os.close(self._fd)
+
+    def _hear(self, over: asyncio.Event) -> None:
+        """Read what the runner says when our stream has ended. Without a word, it exits."""
+        asyncio.get_running_loop().remove_reader(self._held)
+        with contextlib.suppress(OSError):
+            if self._held.recv(len(STAYS)) == STAYS:
+                over.set()
 
 
 async def prefer_direct_channel(
